@@ -1,0 +1,180 @@
+// What a communicator's errors say. Every sentence names the operation, its sequence number, size
+// and group, this rank, and the rank to blame with what it was doing.
+#include <iomanip>
+#include <sstream>
+
+#include "engine/communicator.h"
+
+namespace hybridcomm {
+namespace {
+
+std::string size_text(uint64_t bytes) {
+  std::ostringstream out;
+  if (bytes < 1024) {
+    out << bytes << " B";
+  } else {
+    const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    double value = static_cast<double>(bytes) / 1024;
+    int unit = 0;
+    while (value >= 1024 && unit < 3) {
+      value /= 1024;
+      ++unit;
+    }
+    out << std::fixed << std::setprecision(1) << value << ' ' << units[unit];
+  }
+  return out.str();
+}
+
+bool moves_data(uint16_t collective) {
+  return static_cast<Collective>(collective) != Collective::kBarrier;
+}
+
+bool reduces(uint16_t collective) {
+  const auto c = static_cast<Collective>(collective);
+  return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
+}
+
+// A peer wrote the bytes: they need not end in a zero.
+std::string bounded(const char* text, size_t size) {
+  std::string result;
+  for (size_t i = 0; i < size && text[i] != 0; ++i) {
+    result += text[i] >= 32 && text[i] < 127 ? text[i] : '?';
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string Communicator::name(uint32_t rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (rank < options_.global_ranks.size() && options_.global_ranks[rank] != rank) {
+    text += " (global rank " + std::to_string(options_.global_ranks[rank]) + ")";
+  }
+  return text;
+}
+
+ErrorInfo Communicator::describe(const Operation& operation, ErrorKind kind, int peer,
+                                 const std::string& why) const {
+  ErrorInfo info;
+  info.kind = kind;
+  info.operation = operation.name();
+  info.group = options_.group;
+  info.sequence = operation.sequence_;
+  info.bytes = operation.bytes();
+  info.rank = static_cast<int>(options_.rank);
+  info.peer = peer;
+  std::ostringstream out;
+  out << operation.name();
+  if (operation.sequence_ != 0) out << " #" << operation.sequence_;
+  out << " (";
+  if (moves_data(static_cast<uint16_t>(operation.arguments_.program->collective()))) {
+    out << size_text(operation.bytes()) << " of " << dtype_name(operation.arguments_.dtype) << ", ";
+  }
+  out << "group '" << options_.group << "', world size " << options_.shape.world << ") on "
+      << name(options_.rank) << ": " << why;
+  info.message = out.str();
+  return info;
+}
+
+std::string Communicator::explain_cause(uint64_t word) const {
+  const auto kind = static_cast<ErrorKind>(word & 0xff);
+  const int64_t blamed = static_cast<int64_t>((word >> 8) & 0xffffff) - 1;
+  const int64_t reporter = static_cast<int64_t>((word >> 32) & 0xffffff) - 1;
+  const int64_t world = options_.shape.world;
+  // The word lies in memory that every rank writes.
+  if (blamed >= world || reporter < 0 || reporter >= world) {
+    return "the group failed, with an unreadable cause";
+  }
+  const std::string who = blamed < 0 ? "a rank" : name(static_cast<uint32_t>(blamed));
+  const std::string by = reporter == options_.rank
+                             ? std::string()
+                             : " (reported by " + name(static_cast<uint32_t>(reporter)) + ")";
+  switch (kind) {
+    case ErrorKind::kPeerLost: {
+      const bool left =
+          blamed >= 0 && observe(region_->control(static_cast<uint32_t>(blamed)).state) ==
+                             static_cast<uint32_t>(shm::RankState::kLeft);
+      return who + (left ? " left the group" : " died") + by;
+    }
+    case ErrorKind::kTimeout: return "timed out waiting for " + who + by;
+    case ErrorKind::kMismatch:
+      if (blamed < 0) break;
+      return explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) + by;
+    case ErrorKind::kAborted: return who + " aborted the group";
+    default: break;
+  }
+  return "the group failed on " + name(static_cast<uint32_t>(reporter)) +
+         (blamed < 0 ? std::string() : ", which blames " + who);
+}
+
+std::string Communicator::explain_mismatch(uint32_t a, uint32_t b) const {
+  return "the ranks disagree: " + name(a) + " called " + describe_header(a) + ", " + name(b) +
+         " called " + describe_header(b) +
+         ". All ranks of a group must make the same calls in the same order, with the same dtype, "
+         "number of elements, operation and root";
+}
+
+std::string Communicator::describe_header(uint32_t rank) const {
+  shm::RankControl& control = region_->control(rank);
+  const int latest =
+      observe(control.board[1].sequence) > observe(control.board[0].sequence) ? 1 : 0;
+  const shm::OperationHeader& header = control.board[latest];
+  const uint64_t sequence = observe(control.board[latest].sequence);
+  if (sequence == 0) return "nothing yet";
+  std::ostringstream out;
+  out << collective_name(static_cast<Collective>(header.collective)) << " #" << sequence;
+  if (moves_data(header.collective)) {
+    out << " of " << header.count << ' ' << dtype_name(static_cast<DType>(header.dtype));
+  }
+  if (reduces(header.collective)) out << " with " << redop_name(static_cast<RedOp>(header.redop));
+  if (header.root != shm::kNoRoot) out << " from root " << header.root;
+  out << " by " << bounded(header.algorithm, sizeof(header.algorithm));
+  return out.str();
+}
+
+std::string Communicator::doing(uint32_t rank, uint64_t sequence) const {
+  shm::RankControl& control = region_->control(rank);
+  const uint64_t completed = observe(control.completed);
+  const uint64_t begun =
+      std::max(observe(control.board[0].sequence), observe(control.board[1].sequence));
+  if (begun < sequence) {
+    return begun == 0 ? std::string(" before its first operation")
+                      : " before this operation; its last was #" + std::to_string(begun) +
+                            (completed < begun ? " (not finished)" : "");
+  }
+  const auto phase = static_cast<Phase>(load_relaxed(control.phase));
+  return std::string(" in the middle of it, in phase '") + phase_name(phase) + "'";
+}
+
+std::string Communicator::waiting_for(const Operation& operation, int& peer) const {
+  peer = -1;
+  switch (operation.stage_) {
+    case Operation::Stage::kJoin:
+      if (join_ != nullptr) return join_->waiting_for(peer);
+      return "the group to be joined";
+    case Operation::Stage::kPublish:
+    case Operation::Stage::kAgree: {
+      std::string missing;
+      for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
+        shm::RankControl& control = region_->control(rank);
+        if (observe(control.board[operation.sequence_ % 2].sequence) == operation.sequence_) {
+          continue;
+        }
+        if (peer < 0) peer = static_cast<int>(rank);
+        const uint64_t begun =
+            std::max(observe(control.board[0].sequence), observe(control.board[1].sequence));
+        missing += (missing.empty() ? "" : ", ") + name(rank) +
+                   (begun == 0 ? " (which has called nothing)"
+                               : " (whose last call was #" + std::to_string(begun) + ")");
+      }
+      return missing + " to call it";
+    }
+    case Operation::Stage::kRun: break;
+  }
+  peer = static_cast<int>(operation.blocked_.peer);
+  return name(operation.blocked_.peer) +
+         (operation.blocked_.receiving ? " to send" : " to receive") + "; that rank is" +
+         doing(operation.blocked_.peer, operation.sequence_);
+}
+
+}  // namespace hybridcomm

@@ -1,0 +1,421 @@
+// Both sides of joining: Leader (rank 0) and Follower (every other rank).
+#include "transports/shm/join.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "transports/shm/socket.h"
+
+namespace hybridcomm::shm {
+namespace {
+
+constexpr char kKey[] = "hybridcomm/shm";
+constexpr uint32_t kProtocol = 1;
+constexpr auto kStorePoll = std::chrono::milliseconds(2);
+
+using Words = std::array<uint64_t, 2>;
+
+enum class Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kMapped, kMembers };
+
+// Every packet begins with this.
+struct Prefix {
+  uint64_t magic = kMagic;
+  Kind kind{};
+  uint32_t version = kProtocol;
+};
+
+struct Hello {
+  Prefix prefix;
+  uint32_t rank = 0;
+  uint32_t reserved = 0;
+  Shape shape;
+  Words token{};
+  ProcessIdentity identity{};
+  uint64_t proof = 0;
+};
+
+struct Welcome {
+  Prefix prefix;
+  ProcessIdentity identity{};
+};
+
+struct Mapped {
+  Prefix prefix;
+};
+
+struct Members {
+  Prefix prefix;
+  uint32_t first = 0;
+  uint32_t count = 0;
+  // then ProcessIdentity[count]
+};
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span<const T>(&value, 1));
+}
+
+// Reads a packet that must be exactly a T of kind `kind`.
+template <class T>
+bool parse(const Packet& packet, Kind kind, T& value) {
+  if (packet.bytes.size() != sizeof(T)) return false;
+  std::memcpy(&value, packet.bytes.data(), sizeof(T));
+  return value.prefix.magic == kMagic && value.prefix.kind == kind;
+}
+
+Words random_words() {
+  Words words{};
+  if (getrandom(words.data(), sizeof(words), 0) != sizeof(words)) throw system_error("getrandom");
+  return words;
+}
+
+std::string hex(const Words& words) {
+  std::ostringstream out;
+  out << std::hex << words[0] << '-' << words[1];
+  return out.str();
+}
+
+bool parse_hex(const std::string& text, Words& words) {
+  char tail = 0;
+  unsigned long long a = 0, b = 0;
+  if (std::sscanf(text.c_str(), "%llx-%llx%c", &a, &b, &tail) != 2) return false;
+  words = {a, b};
+  return true;
+}
+
+// Where this process runs. Only to explain why two ranks cannot meet; never to decide that they
+// can.
+std::string host_hint() {
+  std::string boot = "unknown";
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
+std::string network_hint() {
+  struct stat status;
+  if (stat("/proc/self/ns/net", &status) != 0) return "unknown";
+  return std::to_string(status.st_ino);
+}
+
+std::string describe(const Shape& shape) {
+  return "world size " + std::to_string(shape.world) + ", " + std::to_string(shape.channels) +
+         " channels, " + std::to_string(shape.slots) + " slots of " +
+         std::to_string(shape.slot_bytes) + " bytes";
+}
+
+CommError peer_lost(uint32_t rank, const std::string& how) {
+  ErrorInfo info;
+  info.kind = ErrorKind::kPeerLost;
+  info.peer = static_cast<int>(rank);
+  info.message = "rank " + std::to_string(rank) + " " + how;
+  return CommError(std::move(info));
+}
+
+class Leader : public Join {
+ public:
+  Leader(const Shape& shape, std::shared_ptr<KeyValueStore> store)
+      : shape_(shape), store_(std::move(store)), members_(shape.world) {
+    int fd = -1;
+    membership_.region = Region::create_memfd(shape, fd);
+    memfd_.reset(fd);
+    membership_.processes.assign(shape.world, nullptr);
+    membership_.processes[0] = Process::self();
+    store_control(membership_.region->control(0));
+    const std::string name = "hybridcomm-" + hex(random_words());
+    listener_ = listen_abstract(name);
+    token_ = random_words();
+    store_->set(kKey, "1 " + name + " " + hex(token_) + " " + host_hint() + " " + network_hint());
+  }
+
+  bool advance() override {
+    while (Descriptor socket = accept_peer(listener_)) arrivals_.push_back(std::move(socket));
+    std::erase_if(arrivals_, [this](Descriptor& socket) { return greet(socket); });
+    uint32_t mapped = 1;
+    for (uint32_t rank = 1; rank < shape_.world; ++rank) {
+      Member& member = members_[rank];
+      if (!member.mapped && member.socket) hear(rank, member);
+      if (member.mapped) ++mapped;
+    }
+    if (mapped < shape_.world) return false;
+    for (uint32_t rank = 1; rank < shape_.world; ++rank) introduce(rank, members_[rank].socket);
+    return true;
+  }
+
+  std::string waiting_for(int& peer) const override {
+    std::string missing;
+    peer = -1;
+    for (uint32_t rank = 1; rank < shape_.world; ++rank) {
+      if (members_[rank].mapped) continue;
+      if (peer < 0) peer = static_cast<int>(rank);
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return "rank " + missing + " to join the group";
+  }
+
+ private:
+  struct Member {
+    Descriptor socket;
+    uint64_t proof = 0;
+    bool mapped = false;
+  };
+
+  static void store_control(RankControl& control) {
+    store_release(control.state, static_cast<uint32_t>(RankState::kJoined));
+  }
+
+  // Reads a Hello. True if the socket is no longer an arrival.
+  bool greet(Descriptor& socket) {
+    Packet packet;
+    const Receipt receipt = receive(socket, packet);
+    if (receipt == Receipt::kNothing) return false;
+    if (receipt == Receipt::kClosed) return true;
+    Hello hello;
+    // Whoever does not know the token is a stranger: no answer, no error, the job goes on.
+    if (!parse(packet, Kind::kHello, hello) || hello.token != token_) return true;
+    if (packet.descriptors.size() != 1) return true;
+    if (hello.rank == 0 || hello.rank >= shape_.world || members_[hello.rank].socket) {
+      refuse(socket, "rank " + std::to_string(hello.rank) +
+                         " is taken, or not within the world size of " +
+                         std::to_string(shape_.world));
+      return true;
+    }
+    if (hello.prefix.version != kProtocol || !(hello.shape == shape_)) {
+      const std::string why =
+          "ranks 0 and " + std::to_string(hello.rank) + " were set up differently: rank 0 has " +
+          describe(shape_) + " (protocol " + std::to_string(kProtocol) + "), rank " +
+          std::to_string(hello.rank) + " has " + describe(hello.shape) + " (protocol " +
+          std::to_string(hello.prefix.version) +
+          "). Give all ranks the same hybridcomm version, options and HYBRIDCOMM_ variables";
+      refuse(socket, why);
+      ErrorInfo info;
+      info.kind = ErrorKind::kMismatch;
+      info.peer = static_cast<int>(hello.rank);
+      info.message = why;
+      throw CommError(std::move(info));
+    }
+    Member& member = members_[hello.rank];
+    membership_.processes[hello.rank] =
+        Process::adopt(hello.identity, packet.descriptors[0].release());
+    member.proof = hello.proof;
+    member.socket = std::move(socket);
+    Welcome welcome;
+    welcome.prefix.kind = Kind::kWelcome;
+    welcome.identity = Process::self()->identity();
+    const int fds[] = {memfd_.get(), Process::self()->pidfd()};
+    if (!send(member.socket, bytes_of(welcome), fds)) throw lost(hello.rank);
+    return true;
+  }
+
+  static void refuse(const Descriptor& socket, const std::string& why) {
+    Prefix prefix;
+    prefix.kind = Kind::kRefusal;
+    std::vector<std::byte> bytes(bytes_of(prefix).begin(), bytes_of(prefix).end());
+    for (const char c : why) bytes.push_back(static_cast<std::byte>(c));
+    send(socket, bytes, {});
+  }
+
+  void hear(uint32_t rank, Member& member) {
+    Packet packet;
+    Mapped mapped;
+    switch (receive(member.socket, packet)) {
+      case Receipt::kNothing:
+        if (!membership_.processes[rank]->alive()) throw lost(rank);
+        return;
+      case Receipt::kClosed: throw lost(rank);
+      case Receipt::kPacket: break;
+    }
+    RankControl& control = membership_.region->control(rank);
+    const uint64_t echo = membership_.region->header().nonce ^ member.proof;
+    if (!parse(packet, Kind::kMapped, mapped) || load_acquire(control.proof) != echo) {
+      throw CommError(ErrorKind::kSystem, "rank " + std::to_string(rank) +
+                                              " could not prove that it shares memory with rank 0");
+    }
+    member.mapped = true;
+  }
+
+  void introduce(uint32_t rank, const Descriptor& socket) {
+    for (uint32_t first = 0; first < shape_.world; first += kMaxDescriptors) {
+      Members members;
+      members.prefix.kind = Kind::kMembers;
+      members.first = first;
+      members.count = std::min<uint32_t>(kMaxDescriptors, shape_.world - first);
+      std::vector<std::byte> bytes(bytes_of(members).begin(), bytes_of(members).end());
+      std::vector<int> fds;
+      for (uint32_t i = first; i < first + members.count; ++i) {
+        const auto identity = bytes_of(membership_.processes[i]->identity());
+        bytes.insert(bytes.end(), identity.begin(), identity.end());
+        fds.push_back(membership_.processes[i]->pidfd());
+      }
+      if (!send(socket, bytes, fds)) throw lost(rank);
+    }
+  }
+
+  CommError lost(uint32_t rank) const {
+    return peer_lost(rank, membership_.processes[rank]->alive() ? "gave up joining the group"
+                                                                : "died while joining the group");
+  }
+
+  Shape shape_;
+  std::shared_ptr<KeyValueStore> store_;
+  Descriptor memfd_;
+  Descriptor listener_;
+  Words token_{};
+  std::vector<Descriptor> arrivals_;
+  std::vector<Member> members_;
+};
+
+class Follower : public Join {
+ public:
+  Follower(uint32_t rank, const Shape& shape, std::shared_ptr<KeyValueStore> store)
+      : rank_(rank), shape_(shape), store_(std::move(store)) {
+    membership_.processes.assign(shape.world, nullptr);
+    proof_ = random_words()[0];
+  }
+
+  bool advance() override {
+    if (!socket_ && !connect()) return false;
+    Packet packet;
+    switch (receive(socket_, packet)) {
+      case Receipt::kNothing:
+        if (membership_.region != nullptr && !membership_.processes[0]->alive()) {
+          throw peer_lost(0, "died while the group was being joined");
+        }
+        return false;
+      case Receipt::kClosed:
+        if (membership_.region != nullptr) {
+          throw peer_lost(0, membership_.processes[0]->alive()
+                                 ? "gave up while the group was being joined"
+                                 : "died while the group was being joined");
+        }
+        // The socket of an earlier group under the same key, just closing: look again.
+        socket_.reset();
+        return false;
+      case Receipt::kPacket: return membership_.region == nullptr ? enter(packet) : meet(packet);
+    }
+    return false;
+  }
+
+  std::string waiting_for(int& peer) const override {
+    peer = 0;
+    if (membership_.region != nullptr) return "the other ranks to join the group";
+    if (!elsewhere_.empty()) return "rank 0, which " + elsewhere_;
+    return "rank 0 to open the group";
+  }
+
+ private:
+  bool connect() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_look_) return false;
+    next_look_ = now + kStorePoll;
+    const std::optional<std::string> entry = store_->try_get(kKey);
+    if (!entry) return false;
+    std::istringstream fields(*entry);
+    std::string version, name, token, host, network;
+    fields >> version >> name >> token >> host >> network;
+    Hello hello;
+    if (version != "1" || !parse_hex(token, hello.token)) {
+      throw CommError(ErrorKind::kMismatch,
+                      "rank 0 runs a version of hybridcomm that this one cannot join: its entry in "
+                      "the store begins with '" +
+                          version.substr(0, 8) + "'");
+    }
+    socket_ = connect_abstract(name);
+    if (!socket_) {
+      // Perhaps an old entry, so keep trying; but remember what it would mean if not.
+      elsewhere_ = host != host_hint()
+                       ? "runs on another host (this version joins ranks of one host)"
+                   : network != network_hint()
+                       ? "runs in another network namespace of this host (run all ranks in one)"
+                       : "";
+      return false;
+    }
+    hello.prefix.kind = Kind::kHello;
+    hello.rank = rank_;
+    hello.shape = shape_;
+    hello.identity = Process::self()->identity();
+    hello.proof = proof_;
+    const int fds[] = {Process::self()->pidfd()};
+    if (!send(socket_, bytes_of(hello), fds)) socket_.reset();
+    return static_cast<bool>(socket_);
+  }
+
+  bool enter(Packet& packet) {
+    Welcome welcome;
+    if (parse(packet, Kind::kWelcome, welcome) && packet.descriptors.size() == 2) {
+      membership_.processes[0] = Process::adopt(welcome.identity, packet.descriptors[1].release());
+      membership_.region = Region::map(packet.descriptors[0].get(), shape_);
+      RankControl& control = membership_.region->control(rank_);
+      store_release(control.state, static_cast<uint32_t>(RankState::kJoined));
+      store_release(control.proof, membership_.region->header().nonce ^ proof_);
+      Mapped mapped;
+      mapped.prefix.kind = Kind::kMapped;
+      send(socket_, bytes_of(mapped), {});
+      return false;
+    }
+    Prefix prefix;
+    if (packet.bytes.size() >= sizeof(prefix)) {
+      std::memcpy(&prefix, packet.bytes.data(), sizeof(prefix));
+      if (prefix.magic == kMagic && prefix.kind == Kind::kRefusal) {
+        const auto* text = reinterpret_cast<const char*>(packet.bytes.data());
+        ErrorInfo info;
+        info.kind = ErrorKind::kMismatch;
+        info.peer = 0;
+        info.message.assign(text + sizeof(prefix), text + packet.bytes.size());
+        throw CommError(std::move(info));
+      }
+    }
+    throw malformed();
+  }
+
+  bool meet(Packet& packet) {
+    Members members;
+    if (packet.bytes.size() < sizeof(members)) throw malformed();
+    std::memcpy(&members, packet.bytes.data(), sizeof(members));
+    if (members.prefix.magic != kMagic || members.prefix.kind != Kind::kMembers ||
+        members.first != met_ || members.count == 0 || members.count > shape_.world - met_ ||
+        packet.descriptors.size() != members.count ||
+        packet.bytes.size() != sizeof(members) + members.count * sizeof(ProcessIdentity)) {
+      throw malformed();
+    }
+    for (uint32_t i = 0; i < members.count; ++i) {
+      ProcessIdentity identity;
+      std::memcpy(&identity, packet.bytes.data() + sizeof(members) + i * sizeof(identity),
+                  sizeof(identity));
+      membership_.processes[met_++] = Process::adopt(identity, packet.descriptors[i].release());
+    }
+    return met_ == shape_.world;
+  }
+
+  static CommError malformed() {
+    return CommError(ErrorKind::kSystem, "rank 0 sent a malformed packet while joining the group");
+  }
+
+  uint32_t rank_;
+  Shape shape_;
+  std::shared_ptr<KeyValueStore> store_;
+  Descriptor socket_;
+  std::chrono::steady_clock::time_point next_look_{};
+  std::string elsewhere_;
+  uint64_t proof_ = 0;
+  uint32_t met_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Join> Join::start(uint32_t rank, const Shape& shape,
+                                  std::shared_ptr<KeyValueStore> store) {
+  validate(shape);
+  if (rank == 0) return std::make_unique<Leader>(shape, std::move(store));
+  return std::make_unique<Follower>(rank, shape, std::move(store));
+}
+
+}  // namespace hybridcomm::shm
