@@ -1,0 +1,30 @@
+"""What all tests share: the pool of rank processes and the options of the test run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.ranks import RankPool
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--backend` and `--full-matrix`."""
+    parser.addoption(
+        "--backend",
+        default="hybridcomm",
+        help="backend of the process-group tests; 'gloo' shows whether a test or ours is wrong",
+    )
+    parser.addoption(
+        "--full-matrix",
+        action="store_true",
+        help="run every case of the comparison with the reference, not the thinned selection",
+    )
+
+
+@pytest.fixture(scope="session")
+def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
+    """Rank processes for the whole session; at its end, nothing of them may be left."""
+    with RankPool(request.config.getoption("--backend")) as ranks:
+        yield ranks

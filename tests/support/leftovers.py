@@ -1,0 +1,144 @@
+"""What processes hold and leave behind, read from /proc: files, sockets, threads, mappings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import NamedTuple
+
+
+class System(NamedTuple):
+    """Named things that could outlive the process that made them.
+
+    Args:
+        files: Names in /dev/shm.
+        sockets: Names in the abstract namespace, with their leading "@".
+    """
+
+    files: AbstractSet[str]
+    sockets: AbstractSet[str]
+
+
+class Footprint(NamedTuple):
+    """What one process holds.
+
+    Args:
+        descriptors: Number of open file descriptors.
+        threads: Number of threads.
+        shared_bytes: Bytes of memory mapped shared with other processes.
+        virtual_bytes: Bytes of address space.
+    """
+
+    descriptors: int
+    threads: int
+    shared_bytes: int
+    virtual_bytes: int
+
+
+def system() -> System:
+    """Looks at the machine.
+
+    Returns:
+        What there is now.
+    """
+    sockets = set()
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        name = line.split(maxsplit=7)[7:]
+        if name and name[0].startswith("@"):
+            sockets.add(name[0])
+    return System(set(os.listdir("/dev/shm")), sockets)
+
+
+def new_in_system(before: System) -> list[str]:
+    """Compares the machine with an earlier look at it.
+
+    An abstract socket lives as long as a process holds it, so a new one counts only if it bears our
+    name: other programs come and go.
+
+    Args:
+        before: The earlier look.
+
+    Returns:
+        What is new, one line each.
+    """
+    now = system()
+    files = [f"/dev/shm/{name}" for name in now.files - before.files if not _is_open(name)]
+    sockets = [
+        f"abstract socket {name}" for name in now.sockets - before.sockets if "hybridcomm" in name
+    ]
+    return sorted(files + sockets)
+
+
+def footprint(pid: int | str = "self") -> Footprint:
+    """Measures a process.
+
+    Args:
+        pid: Its process id.
+
+    Returns:
+        What it holds now.
+    """
+    process = Path(f"/proc/{pid}")
+    shared = 0
+    virtual = 0
+    for line in (process / "maps").read_text().splitlines():
+        addresses, mode = line.split(maxsplit=2)[:2]
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        virtual += end - begin
+        if mode[3] == "s":
+            shared += end - begin
+    # Listing a directory opens it, which is why one's own descriptor does not count.
+    descriptors = len(os.listdir(process / "fd")) - (pid in ("self", os.getpid()))
+    return Footprint(descriptors, len(os.listdir(process / "task")), shared, virtual)
+
+
+def is_running(pid: int | str) -> bool:
+    """Whether a process lives; one that ended and was not yet reaped does not.
+
+    Args:
+        pid: Its process id.
+
+    Returns:
+        True if it lives.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def thread_states(pid: int) -> str:
+    """Describes the threads of a process.
+
+    Args:
+        pid: Its process id.
+
+    Returns:
+        One line per thread: name, state, and where in the kernel it sleeps.
+    """
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            where = (task / "wchan").read_text()
+            name = (task / "comm").read_text().strip()
+        except OSError:
+            continue  # it ended meanwhile
+        lines.append(f"thread {task.name} ({name}): {state} {where}")
+    return "\n".join(lines)
+
+
+def _is_open(name: str) -> bool:
+    """Whether a living process has this file of /dev/shm open or mapped."""
+    path = f"/dev/shm/{name}"
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(link) == path for link in (process / "fd").iterdir()):
+                return True
+            if path in (process / "maps").read_text():
+                return True
+        except OSError:
+            continue  # it ended, or it is another user's
+    return False

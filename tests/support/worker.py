@@ -1,0 +1,159 @@
+"""What a rank's process does: takes tasks from its connection and answers each with its outcome."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How the ranks of a call meet: what `init_process_group` is given.
+
+    Args:
+        backend: Name of the torch.distributed backend.
+        store_port: Port of the pool's TCPStore on 127.0.0.1.
+        prefix: Where in the store this call's keys lie.
+        timeout: The group's time-out in seconds.
+        options: Keyword arguments of `hybridcomm.Options`; empty for another backend.
+    """
+
+    backend: str
+    store_port: int
+    prefix: str
+    timeout: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def join(self, rank: int, world: int) -> None:
+        """Makes the default process group, named by `backend`.
+
+        Args:
+            rank: This process's rank.
+            world: Number of ranks.
+        """
+        import torch.distributed as dist
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+        pg_options = None
+        if self.backend == "hybridcomm":
+            import hybridcomm
+
+            hybridcomm.register()  # does nothing where the entry point has done it
+            pg_options = hybridcomm.Options(**self.options)
+        server = TCPStore("127.0.0.1", self.store_port, is_master=False)
+        dist.init_process_group(
+            self.backend,
+            store=PrefixStore(self.prefix, server),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=self.timeout),
+            pg_options=pg_options,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call on one rank.
+
+    Args:
+        function: A module-level function; pickled by its name.
+        arguments: What it is called with.
+        rank: This process's rank.
+        world: Number of ranks.
+        meeting: How to make the process group; None leaves that to the function.
+        environment: Environment variables for the time of the call.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    rank: int
+    world: int
+    meeting: Meeting | None
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Something a function says while it runs."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The function's result."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The traceback of what it raised."""
+
+    text: str
+
+
+_connection: Connection | None = None
+
+
+def report(value: Any) -> None:
+    """Tells the test something while the call goes on; `Call.next_report` receives it.
+
+    Args:
+        value: Anything that can be pickled.
+    """
+    if _connection is None:
+        raise RuntimeError("report: this process is not a rank of a pool")
+    _send(_connection, Report(value))
+
+
+def serve(connection: Connection) -> None:
+    """Performs tasks until the pool closes the connection.
+
+    Args:
+        connection: The rank's end.
+    """
+    global _connection
+    _connection = connection
+    while True:
+        try:
+            path, task = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        sys.path[:] = path  # first of all: the function's module must be found
+        _send(connection, _perform(task))
+
+
+def _send(connection: Connection, message: Report | Returned | Raised) -> None:
+    # Not connection.send(): torch teaches that pickler to pass tensors through shared memory.
+    connection.send_bytes(pickle.dumps(message))
+
+
+def _perform(task_bytes: bytes) -> Returned | Raised:
+    import torch.distributed as dist
+
+    before = dict(os.environ)
+    try:
+        task: Task = pickle.loads(task_bytes)
+        os.environ.update(task.environment)
+        if task.meeting is not None:
+            task.meeting.join(task.rank, task.world)
+        value = task.function(*task.arguments)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        gc.collect()
+        return Returned(value)
+    except BaseException:
+        # The group stays as it is: the pool ends this process, and destroying might hang.
+        return Raised(traceback.format_exc())
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
