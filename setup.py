@@ -97,6 +97,8 @@ def full_build() -> dict[str, Any]:
         depends=[str(ROOT / CORE), *(str(path) for path in ROOT.glob("csrc/**/*.h"))],
         extra_compile_args=[
             *("-O3", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra"),
+            # Against Python's own -g: ten times the size, of which nearly all is torch's templates.
+            "-g0",
             # As system headers, so that the warnings above are about our own code.
             *(f"-isystem{path}" for path in (*include_paths(), python_headers)),
             # In the command line, so that the objects of another torch are never reused.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
-from hybridcomm.programs.layout import Collective
+from hybridcomm.programs.registry import algorithms as algorithms_of
 
 
 class _Range(NamedTuple):
@@ -56,14 +55,14 @@ class Options:
         ValueError: A value is not allowed. The message names it.
     """
 
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = field(default_factory=dict, hash=False)
     channels: int | None = None
     slots: int | None = None
     slot_bytes: int | None = None
 
     def __post_init__(self) -> None:
         _check_algorithms(self.algorithms, "algorithms")
-        object.__setattr__(self, "algorithms", MappingProxyType(dict(self.algorithms)))
+        object.__setattr__(self, "algorithms", dict(self.algorithms))
         for name, allowed in _NUMBERS.items():
             value = getattr(self, name)
             if value is not None:
@@ -113,11 +112,11 @@ def _algorithms_from(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_algorithms(algorithms: Mapping[str, str], source: str) -> None:
-    known = [collective.word for collective in Collective]
     for collective, algorithm in algorithms.items():
-        if collective not in known:
-            raise ValueError(
-                f"{source}: {collective!r} is no collective; there are {', '.join(known)}"
-            )
-        if not algorithm:
-            raise ValueError(f"{source}: no algorithm is named for {collective}")
+        try:
+            known = algorithms_of(collective)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+        if algorithm not in known:
+            names = ", ".join(known) or "there are none yet"
+            raise ValueError(f"{source}: {collective} has no {algorithm!r}; one of {names}")
