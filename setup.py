@@ -35,9 +35,10 @@ def build_mode() -> str:
 
 def write_build_info(package: Path, torch_version: str | None) -> None:
     """Records what the compiled part was built against, for the check before it is loaded."""
+    recorded = f'"{torch_version}"' if torch_version else "None"
     (package / "_build_info.py").write_text(
         '"""Written by setup.py: the torch version that hybridcomm._C was built against."""\n\n'
-        f"TORCH_VERSION: str | None = {torch_version!r}\n",
+        f"TORCH_VERSION: str | None = {recorded}\n",
         encoding="utf-8",
     )
 

@@ -1,4 +1,5 @@
-// Compiled by `make nvcc-check`, never run: what base/ offers to kernels, instantiated for a device.
+// Compiled by `make nvcc-check`, never run: what base/ offers to kernels, instantiated for a
+// device.
 #include <cstdint>
 
 #include "base/atomic.h"
