@@ -107,16 +107,17 @@ class Order:
         """What is touched in no order.
 
         Returns:
-            At most one fault for each chunk's memory.
+            At most one fault for each chunk's memory, by rank and step.
         """
-        faults = []
+        faults: list[Fault] = []
         for (owner, _), accesses in self._accesses.items():
             lanes = {self._lane(access.event) for access in accesses}
             if lanes != {(owner, self._events[accesses[0].event].channel)}:
                 fault = self._cell_fault(owner, accesses)
                 if fault:
                     faults.append(fault)
-        return faults
+        # The run's own order says nothing: it is one of many.
+        return sorted(faults, key=lambda f: (f.rank, f.channel or 0, f.step or 0, f.sentence))
 
     def late_read(self) -> str | None:
         """Whether a receiver could take a message from the sender's chunk itself, with no slot
@@ -228,7 +229,7 @@ class Order:
     ) -> Fault | None:
         """A fault if two accesses, at least one of which writes, are in no order."""
         one, other = self._events[first.event], self._events[second.event]
-        memory = f"rank {owner}'s {second.chunk}"
+        memory = self._memory(owner, second)
         if one.channel != other.channel:
             sentence = f"`{other.step}` and {one} both touch {memory}, and no link joins channels"
             return self._fault(FaultName.CROSS_CHANNEL_RACE, second, sentence)
@@ -240,6 +241,7 @@ class Order:
             return self._fault(FaultName.WRITTEN_TWICE_AT_ONCE, second, sentence)
         read, written = (second, first) if first.writes else (first, second)
         reader, writer = self._events[read.event], self._events[written.event]
+        memory = self._memory(owner, read)
         # Was there something to read that is sure to be there? Then it is overwritten too early;
         # otherwise what is being written is what the reader wants, and comes too late.
         there = read.chunk.space is Space.IN or any(
@@ -255,7 +257,7 @@ class Order:
         """A fault if a peer may touch the owner's memory before its entry or after its return."""
         event = self._events[access.event]
         past = self._order_of(access.event)
-        memory = f"rank {owner}'s {access.chunk}"
+        memory = self._memory(owner, access)
         if not past.entered(owner, access.event):
             sentence = f"`{event.step}` may touch {memory} before rank {owner} has entered the call"
             name = FaultName.WRITTEN_BEFORE_ENTRY if access.writes else FaultName.READ_BEFORE_FINAL
@@ -269,6 +271,9 @@ class Order:
             )
             return self._fault(name, access, sentence)
         return None
+
+    def _memory(self, owner: int, access: _Access) -> str:
+        return f"rank {owner}'s {access.chunk}{' (in place)' if self._in_place else ''}"
 
     def _fault(self, name: FaultName, access: _Access, sentence: str) -> Fault:
         event = self._events[access.event]

@@ -1,4 +1,4 @@
-"""Broadcast down a binomial tree: as few hops as there are bits in N - 1."""
+"""Broadcast down a binomial tree: no more hops than N - 1 has bits."""
 
 from __future__ import annotations
 
