@@ -28,3 +28,21 @@ def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
     """Rank processes for the whole session; at its end, nothing of them may be left."""
     with RankPool(request.config.getoption("--backend")) as ranks:
         yield ranks
+
+
+_CASE_COUNT = pytest.StashKey[list[int]]()
+
+
+@pytest.fixture(scope="session")
+def case_count(request: pytest.FixtureRequest) -> list[int]:
+    """Cases run and cases there are, of the comparison with the reference; tests add to both."""
+    return request.config.stash.setdefault(_CASE_COUNT, [0, 0])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Says how much of the comparison with the reference was run."""
+    run, possible = config.stash.get(_CASE_COUNT, [0, 0])
+    if possible:
+        terminalreporter.write_line(f"comparison with the reference: {run} of {possible} cases run")

@@ -316,6 +316,7 @@ class RankPool:
         function: Callable[..., Any],
         *arguments: Any,
         group: bool = True,
+        backend: str | None = None,
         group_timeout: float = 30.0,
         environment: Mapping[str, str] | None = None,
         **options: Any,
@@ -328,6 +329,7 @@ class RankPool:
                 it is called and is destroyed when it returns.
             *arguments: What it is called with, the same on every rank.
             group: False leaves making a process group to the function.
+            backend: Backend of the process group; None for the pool's.
             group_timeout: The group's time-out in seconds.
             environment: Environment variables of the ranks during the call.
             **options: Fields of `hybridcomm.Options`.
@@ -342,7 +344,8 @@ class RankPool:
         meeting = None
         if group:
             prefix = f"call {next(self._calls)}"
-            meeting = Meeting(self.backend, self._store.port, prefix, group_timeout, options)
+            name = backend or self.backend
+            meeting = Meeting(name, self._store.port, prefix, group_timeout, options)
         call = Call(self, workers, function.__name__)
         for rank, worker in enumerate(workers):
             task = Task(function, arguments, rank, world, meeting, environment or {})

@@ -102,6 +102,18 @@ class Raised:
 
 
 _connection: Connection | None = None
+_task: Task | None = None
+
+
+def rank_of_call() -> int:
+    """This process's rank in the call, also where the call made no process group.
+
+    Returns:
+        The rank.
+    """
+    if _task is None:
+        raise RuntimeError("rank_of_call: no call is under way in this process")
+    return _task.rank
 
 
 def report(value: Any) -> None:
@@ -140,9 +152,11 @@ def _send(connection: Connection, message: Report | Returned | Raised) -> None:
 def _perform(task_bytes: bytes) -> Returned | Raised:
     import torch.distributed as dist
 
+    global _task
     before = dict(os.environ)
     try:
         task: Task = pickle.loads(task_bytes)
+        _task = task
         os.environ.update(task.environment)
         if task.meeting is not None:
             task.meeting.join(task.rank, task.world)
@@ -151,9 +165,12 @@ def _perform(task_bytes: bytes) -> Returned | Raised:
             dist.destroy_process_group()
         gc.collect()
         return Returned(value)
+    except SystemExit:
+        raise  # a function may end its process as a user's script does
     except BaseException:
         # The group stays as it is: the pool ends this process, and destroying might hang.
         return Raised(traceback.format_exc())
     finally:
+        _task = None
         os.environ.clear()
         os.environ.update(before)
