@@ -77,6 +77,12 @@ std::shared_ptr<Process> Process::adopt(const ProcessIdentity& identity, int pid
   return process;
 }
 
+std::shared_ptr<Process> Process::find(int pid) {
+  const int fd = static_cast<int>(syscall(kSysPidfdOpen, pid, 0));
+  if (fd < 0) return nullptr;
+  return std::shared_ptr<Process>(new Process({}, fd));
+}
+
 Process::~Process() { close(pidfd_); }
 
 bool Process::alive() const {

@@ -23,6 +23,10 @@ class Process {
   // descriptor is not a pidfd: it came from another process.
   static std::shared_ptr<Process> adopt(const ProcessIdentity& identity, int pidfd);
 
+  // The process that has number `pid` in our pid namespace now; null if there is none. Not shared
+  // with groups: numbers are reused, so the caller must make sure that it is the one it means.
+  static std::shared_ptr<Process> find(int pid);
+
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "transports/shm/card.h"
 
 namespace hybridcomm {
 namespace {
@@ -41,6 +42,7 @@ Communicator::Communicator(CommunicatorOptions options, std::shared_ptr<KeyValue
 
 std::shared_ptr<Communicator> Communicator::create(CommunicatorOptions options,
                                                    std::shared_ptr<KeyValueStore> store) {
+  if (options.shape.world > 1) shm::Card::leave(options.rank, *store);
   return std::shared_ptr<Communicator>(new Communicator(std::move(options), std::move(store)));
 }
 
@@ -306,12 +308,13 @@ bool Communicator::join() {
   set_phase(Phase::kConnect);
   if (processes_.empty()) {
     if (join_ == nullptr) {
-      join_ = shm::Join::start(options_.rank, options_.shape, store_);
+      join_ = shm::Join::start(options_.rank, options_.shape, store_, created_);
       const std::lock_guard<std::mutex> lock(mutex_);
       joining_ = true;
+      region_ = join_->region();
     }
     const bool done = join_->advance();
-    if (join_->region() != nullptr) {
+    if (region_ == nullptr && join_->region() != nullptr) {
       const std::lock_guard<std::mutex> lock(mutex_);
       region_ = join_->region();
     }
@@ -428,13 +431,9 @@ void Communicator::look_for_trouble(Operation& operation) {
       }
     }
   }
-  // The first cause goes before everything this rank could find by itself: it names the rank that
-  // died, not the one that gave up next.
   if (region_ != nullptr) {
     if (const uint64_t word = observe(region_->header().cause.word)) {
-      const auto kind = static_cast<ErrorKind>(word & 0xff);
-      const int peer = static_cast<int>((word >> 8) & 0xffffff) - 1;
-      throw CommError(describe(operation, kind, peer, explain_cause(word)));
+      throw CommError(describe_cause(operation, word));
     }
   }
   if (aborted) {
@@ -463,13 +462,14 @@ void Communicator::look_for_trouble(Operation& operation) {
   }
 }
 
-void Communicator::latch(shm::Region& region, ErrorKind kind, int peer) {
+uint64_t Communicator::latch(shm::Region& region, ErrorKind kind, int peer) {
   const uint64_t word = static_cast<uint64_t>(kind) |
                         (static_cast<uint64_t>(peer + 1) & 0xffffff) << 8 |
                         (uint64_t{options_.rank} + 1) << 32;
-  uint64_t none = 0;
-  compare_exchange(region.header().cause.word, none, word);
+  uint64_t first = 0;
+  if (!compare_exchange(region.header().cause.word, first, word)) return first;
   ring_all(region);
+  return word;
 }
 
 void Communicator::ring_all(shm::Region& region) {
@@ -478,8 +478,15 @@ void Communicator::ring_all(shm::Region& region) {
   }
 }
 
-void Communicator::fail(const Operation& operation, const ErrorInfo& info, Finished& finished) {
-  if (region_ != nullptr) latch(*region_, info.kind, info.peer);
+void Communicator::fail(const Operation& operation, ErrorInfo info, Finished& finished) {
+  // The first cause goes before what this rank found by itself: it names the rank that died, not
+  // the one that gave up next.
+  if (join_ != nullptr) join_->give_up(info);
+  if (region_ != nullptr) {
+    const uint64_t first = latch(*region_, info.kind, info.peer);
+    if (reporter_of(first) != static_cast<int>(options_.rank))
+      info = describe_cause(operation, first);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_) failure_ = info;
   for (const std::shared_ptr<Operation>& queued : queue_) {

@@ -114,24 +114,26 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void prepare(Operation& operation);
   void set_phase(Phase phase);
   void look_for_trouble(Operation& operation);
-  void fail(const Operation& operation, const ErrorInfo& info, Finished& finished);
+  void fail(const Operation& operation, ErrorInfo info, Finished& finished);
 
   // Sentences for errors.
   std::string name(uint32_t rank) const;
   ErrorInfo describe(const Operation& operation, ErrorKind kind, int peer,
                      const std::string& why) const;
-  std::string explain_cause(uint64_t word) const;
+  ErrorInfo describe_cause(const Operation& operation, uint64_t word) const;
+  static int reporter_of(uint64_t word);
   std::string explain_mismatch(uint32_t a, uint32_t b) const;
   std::string waiting_for(const Operation& operation, int& peer) const;
   std::string describe_header(uint32_t rank) const;
   std::string doing(uint32_t rank, uint64_t sequence) const;
 
-  // Latches the cause, if it is the first, and wakes all ranks.
-  void latch(shm::Region& region, ErrorKind kind, int peer);
+  // Latches the cause, if it is the first, and wakes all ranks. Returns the first.
+  uint64_t latch(shm::Region& region, ErrorKind kind, int peer);
   void ring_all(shm::Region& region);
 
   CommunicatorOptions options_;
   std::shared_ptr<KeyValueStore> store_;
+  const Clock::time_point created_ = Clock::now();
   const int process_id_;  // a forked child must not use the group
 
   mutable std::mutex mutex_;  // guards what follows, up to the blank line

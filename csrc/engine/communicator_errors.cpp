@@ -76,35 +76,46 @@ ErrorInfo Communicator::describe(const Operation& operation, ErrorKind kind, int
   return info;
 }
 
-std::string Communicator::explain_cause(uint64_t word) const {
+int Communicator::reporter_of(uint64_t word) {
+  return static_cast<int>((word >> 32) & 0xffffff) - 1;
+}
+
+ErrorInfo Communicator::describe_cause(const Operation& operation, uint64_t word) const {
   const auto kind = static_cast<ErrorKind>(word & 0xff);
-  const int64_t blamed = static_cast<int64_t>((word >> 8) & 0xffffff) - 1;
-  const int64_t reporter = static_cast<int64_t>((word >> 32) & 0xffffff) - 1;
-  const int64_t world = options_.shape.world;
+  const int blamed = static_cast<int>((word >> 8) & 0xffffff) - 1;
+  const int reporter = reporter_of(word);
+  const int world = static_cast<int>(options_.shape.world);
   // The word lies in memory that every rank writes.
   if (blamed >= world || reporter < 0 || reporter >= world) {
-    return "the group failed, with an unreadable cause";
+    return describe(operation, ErrorKind::kSystem, -1, "the group failed; its cause is unreadable");
   }
   const std::string who = blamed < 0 ? "a rank" : name(static_cast<uint32_t>(blamed));
-  const std::string by = reporter == options_.rank
+  const std::string by = reporter == static_cast<int>(options_.rank)
                              ? std::string()
                              : " (reported by " + name(static_cast<uint32_t>(reporter)) + ")";
+  std::string why;
   switch (kind) {
     case ErrorKind::kPeerLost: {
       const bool left =
           blamed >= 0 && observe(region_->control(static_cast<uint32_t>(blamed)).state) ==
                              static_cast<uint32_t>(shm::RankState::kLeft);
-      return who + (left ? " left the group" : " died") + by;
+      why = who + (left ? " left the group" : " died") + by;
+      break;
     }
-    case ErrorKind::kTimeout: return "timed out waiting for " + who + by;
+    case ErrorKind::kTimeout: why = "timed out waiting for " + who + by; break;
     case ErrorKind::kMismatch:
-      if (blamed < 0) break;
-      return explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) + by;
-    case ErrorKind::kAborted: return who + " aborted the group";
-    default: break;
+      why = blamed < 0 || !joined_
+                ? "the ranks were set up differently: see the error of " + who + by
+                : explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) +
+                      by;
+      break;
+    case ErrorKind::kAborted: why = who + " aborted the group"; break;
+    default:
+      return describe(operation, ErrorKind::kSystem, blamed,
+                      "the group failed on " + name(static_cast<uint32_t>(reporter)) +
+                          "; see that rank's error");
   }
-  return "the group failed on " + name(static_cast<uint32_t>(reporter)) +
-         (blamed < 0 ? std::string() : ", which blames " + who);
+  return describe(operation, kind, blamed, why);
 }
 
 std::string Communicator::explain_mismatch(uint32_t a, uint32_t b) const {

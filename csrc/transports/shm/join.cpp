@@ -3,21 +3,21 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
+#include "transports/shm/card.h"
 #include "transports/shm/socket.h"
 
 namespace hybridcomm::shm {
 namespace {
 
+// "1 open SOCKET TOKEN" or "1 failed KIND PEER NANOSECONDS MESSAGE"
 constexpr char kKey[] = "hybridcomm/shm";
 constexpr uint32_t kProtocol = 1;
 constexpr auto kStorePoll = std::chrono::milliseconds(2);
@@ -92,19 +92,8 @@ bool parse_hex(const std::string& text, Words& words) {
   return true;
 }
 
-// Where this process runs. Only to explain why two ranks cannot meet; never to decide that they
-// can.
-std::string host_hint() {
-  std::string boot = "unknown";
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return boot;
-}
-
-std::string network_hint() {
-  struct stat status;
-  if (stat("/proc/self/ns/net", &status) != 0) return "unknown";
-  return std::to_string(status.st_ino);
-}
+// std::chrono::steady_clock is CLOCK_MONOTONIC: one clock for all processes of the host.
+int64_t monotonic_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 std::string describe(const Shape& shape) {
   return "world size " + std::to_string(shape.world) + ", " + std::to_string(shape.channels) +
@@ -120,10 +109,20 @@ CommError peer_lost(uint32_t rank, const std::string& how) {
   return CommError(std::move(info));
 }
 
+// "rank 2, 3 to join the group"; `peer` becomes the first of them.
+std::string list_missing(const std::vector<uint32_t>& missing, int& peer) {
+  if (missing.empty()) return "rank " + std::to_string(peer) + " to open the group";
+  peer = static_cast<int>(missing[0]);
+  std::string text;
+  for (const uint32_t rank : missing) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "rank " + text + " to join the group";
+}
+
 class Leader : public Join {
  public:
   Leader(const Shape& shape, std::shared_ptr<KeyValueStore> store)
       : shape_(shape), store_(std::move(store)), members_(shape.world) {
+    for (uint32_t rank = 0; rank < shape.world; ++rank) cards_.emplace_back(rank);
     int fd = -1;
     membership_.region = Region::create_memfd(shape, fd);
     memfd_.reset(fd);
@@ -133,7 +132,7 @@ class Leader : public Join {
     const std::string name = "hybridcomm-" + hex(random_words());
     listener_ = listen_abstract(name);
     token_ = random_words();
-    store_->set(kKey, "1 " + name + " " + hex(token_) + " " + host_hint() + " " + network_hint());
+    store_->set(kKey, "1 open " + name + " " + hex(token_));
   }
 
   bool advance() override {
@@ -142,7 +141,11 @@ class Leader : public Join {
     uint32_t mapped = 1;
     for (uint32_t rank = 1; rank < shape_.world; ++rank) {
       Member& member = members_[rank];
-      if (!member.mapped && member.socket) hear(rank, member);
+      if (!member.socket) {
+        cards_[rank].watch(*store_);
+      } else if (!member.mapped) {
+        hear(rank, member);
+      }
       if (member.mapped) ++mapped;
     }
     if (mapped < shape_.world) return false;
@@ -150,15 +153,19 @@ class Leader : public Join {
     return true;
   }
 
+  void give_up(const ErrorInfo& info) override {
+    store_->set(kKey, "1 failed " + std::to_string(static_cast<int>(info.kind)) + " " +
+                          std::to_string(info.peer) + " " + std::to_string(monotonic_ns()) + " " +
+                          info.message.substr(0, 500));
+  }
+
   std::string waiting_for(int& peer) const override {
-    std::string missing;
-    peer = -1;
+    peer = 0;
+    std::vector<uint32_t> missing;
     for (uint32_t rank = 1; rank < shape_.world; ++rank) {
-      if (members_[rank].mapped) continue;
-      if (peer < 0) peer = static_cast<int>(rank);
-      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      if (!members_[rank].mapped) missing.push_back(rank);
     }
-    return "rank " + missing + " to join the group";
+    return list_missing(missing, peer);
   }
 
  private:
@@ -271,18 +278,26 @@ class Leader : public Join {
   Words token_{};
   std::vector<Descriptor> arrivals_;
   std::vector<Member> members_;
+  std::vector<Card> cards_;
 };
 
 class Follower : public Join {
  public:
-  Follower(uint32_t rank, const Shape& shape, std::shared_ptr<KeyValueStore> store)
-      : rank_(rank), shape_(shape), store_(std::move(store)) {
+  Follower(uint32_t rank, const Shape& shape, std::shared_ptr<KeyValueStore> store,
+           Clock::time_point created)
+      : rank_(rank),
+        shape_(shape),
+        store_(std::move(store)),
+        created_ns_(std::chrono::nanoseconds(created.time_since_epoch()).count()) {
     membership_.processes.assign(shape.world, nullptr);
     proof_ = random_words()[0];
   }
 
   bool advance() override {
-    if (!socket_ && !connect()) return false;
+    if (!socket_ && !connect()) {
+      leader_.watch(*store_);
+      return false;
+    }
     Packet packet;
     switch (receive(socket_, packet)) {
       case Receipt::kNothing:
@@ -304,40 +319,46 @@ class Follower : public Join {
     return false;
   }
 
+  void give_up(const ErrorInfo&) override {}
+
   std::string waiting_for(int& peer) const override {
     peer = 0;
-    if (membership_.region != nullptr) return "the other ranks to join the group";
-    if (!elsewhere_.empty()) return "rank 0, which " + elsewhere_;
-    return "rank 0 to open the group";
+    if (membership_.region == nullptr) return "rank 0 to open the group";
+    std::vector<uint32_t> missing;
+    for (uint32_t rank = 0; rank < shape_.world; ++rank) {
+      if (load_acquire(membership_.region->control(rank).state) ==
+          static_cast<uint32_t>(RankState::kAbsent)) {
+        missing.push_back(rank);
+      }
+    }
+    return list_missing(missing, peer);
   }
 
  private:
   bool connect() {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::now();
     if (now < next_look_) return false;
     next_look_ = now + kStorePoll;
     const std::optional<std::string> entry = store_->try_get(kKey);
     if (!entry) return false;
     std::istringstream fields(*entry);
-    std::string version, name, token, host, network;
-    fields >> version >> name >> token >> host >> network;
+    std::string version, state, name, token;
+    fields >> version >> state;
+    if (version == "1" && state == "failed") {
+      believe(fields);
+      return false;
+    }
+    fields >> name >> token;
     Hello hello;
-    if (version != "1" || !parse_hex(token, hello.token)) {
+    if (version != "1" || state != "open" || !parse_hex(token, hello.token)) {
       throw CommError(ErrorKind::kMismatch,
                       "rank 0 runs a version of hybridcomm that this one cannot join: its entry in "
                       "the store begins with '" +
                           version.substr(0, 8) + "'");
     }
     socket_ = connect_abstract(name);
-    if (!socket_) {
-      // Perhaps an old entry, so keep trying; but remember what it would mean if not.
-      elsewhere_ = host != host_hint()
-                       ? "runs on another host (this version joins ranks of one host)"
-                   : network != network_hint()
-                       ? "runs in another network namespace of this host (run all ranks in one)"
-                       : "";
-      return false;
-    }
+    // Nobody there: the entry of an earlier group under the same key, so keep looking.
+    if (!socket_) return false;
     hello.prefix.kind = Kind::kHello;
     hello.rank = rank_;
     hello.shape = shape_;
@@ -346,6 +367,19 @@ class Follower : public Join {
     const int fds[] = {Process::self()->pidfd()};
     if (!send(socket_, bytes_of(hello), fds)) socket_.reset();
     return static_cast<bool>(socket_);
+  }
+
+  // Raises the reason for which rank 0 gave up, unless it is that of an earlier group.
+  void believe(std::istringstream& fields) const {
+    int kind = 0;
+    int64_t at = 0;
+    ErrorInfo info;
+    fields >> kind >> info.peer >> at;
+    std::getline(fields >> std::ws, info.message);
+    if (at < created_ns_ || kind <= 0 || kind > static_cast<int>(ErrorKind::kSystem)) return;
+    info.kind = static_cast<ErrorKind>(kind);
+    info.message = "rank 0 gave up: " + info.message;
+    throw CommError(std::move(info));
   }
 
   bool enter(Packet& packet) {
@@ -402,9 +436,10 @@ class Follower : public Join {
   uint32_t rank_;
   Shape shape_;
   std::shared_ptr<KeyValueStore> store_;
+  int64_t created_ns_;
   Descriptor socket_;
-  std::chrono::steady_clock::time_point next_look_{};
-  std::string elsewhere_;
+  Clock::time_point next_look_{};
+  Card leader_{0};
   uint64_t proof_ = 0;
   uint32_t met_ = 0;
 };
@@ -412,10 +447,10 @@ class Follower : public Join {
 }  // namespace
 
 std::unique_ptr<Join> Join::start(uint32_t rank, const Shape& shape,
-                                  std::shared_ptr<KeyValueStore> store) {
+                                  std::shared_ptr<KeyValueStore> store, Clock::time_point created) {
   validate(shape);
   if (rank == 0) return std::make_unique<Leader>(shape, std::move(store));
-  return std::make_unique<Follower>(rank, shape, std::move(store));
+  return std::make_unique<Follower>(rank, shape, std::move(store), created);
 }
 
 }  // namespace hybridcomm::shm

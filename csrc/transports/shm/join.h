@@ -13,6 +13,10 @@
 // host; host names and environment are not asked. The peer's uid (SO_PEERCRED) and the token keep
 // other users and other jobs out.
 //
+// If rank 0 gives up, its entry in the store becomes the reason, with the host's monotonic time. A
+// rank believes it only if it is later than its own group: torch creates a group on all ranks
+// before any of them uses it, so an earlier reason is that of an earlier group.
+//
 // Everything is resumable: advance() never blocks.
 #pragma once
 
@@ -33,13 +37,17 @@ struct Membership {
 
 class Join {
  public:
+  // `created`: when this rank made the group.
   static std::unique_ptr<Join> start(uint32_t rank, const Shape& shape,
-                                     std::shared_ptr<KeyValueStore> store);
+                                     std::shared_ptr<KeyValueStore> store,
+                                     Clock::time_point created);
   virtual ~Join() = default;
 
   // One step; true once membership() is complete. Throws CommError: kPeerLost (with the rank) if a
   // rank died, kMismatch if a rank has another shape or version, kSystem if the system refused.
   virtual bool advance() = 0;
+  // Tells the ranks that have not come yet why they need not: rank 0 writes it into the store.
+  virtual void give_up(const ErrorInfo& info) = 0;
   // What it waits for, for a time-out's message: "rank 3 to join", and the rank (or -1).
   virtual std::string waiting_for(int& peer) const = 0;
 

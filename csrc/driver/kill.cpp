@@ -1,0 +1,270 @@
+// Mode kill: a rank dies at a random moment, and everybody must know, and say, who.
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "driver/modes.h"
+#include "driver/ranks.h"
+#include "executor/phase.h"
+
+namespace hybridcomm::driver {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// CLOCK_MONOTONIC is one clock for all processes of the machine.
+int64_t now_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+struct Report {
+  uint32_t raised;  // 1 once the rank has caught an error
+  uint32_t kind;
+  int32_t peer;
+  uint32_t regrouped;
+  int64_t at_ns;
+  char message[400];
+};
+
+struct Round {
+  SharedTable first;
+  SharedTable second;
+  alignas(kCacheLine) uint32_t phases[kMaxRanks * 16];  // one cache line for each rank
+  uint32_t created;                                     // ranks that have made the group
+  uint32_t begun[kMaxRanks];  // operations begun, so that the first kill is not always in joining
+  Report reports[kMaxRanks];
+};
+
+uint32_t& phase_of(Round& round, uint32_t rank) { return round.phases[rank * 16]; }
+
+// Until all ranks have made the group; not for ever, as one of them may be dead.
+void await(Round& round, uint32_t world) {
+  const int64_t until = now_ns() + 5'000'000'000;
+  while (load_acquire(round.created) < world && now_ns() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+void await_operations(Round& round, uint32_t rank, uint64_t least) {
+  const int64_t until = now_ns() + 500'000'000;
+  while (load_relaxed(round.begun[rank]) < least && now_ns() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+// Works until something goes wrong, reports it, then goes on with the survivors.
+int rank_body(const Options& options, Round& round, uint32_t rank, uint32_t victim) {
+  const uint32_t world = options.shape.world;
+  const std::vector<NamedProgram> programs = load_programs(options.programs, rank);
+  auto communicator = join_group(options, rank, world, round.first, &phase_of(round, rank));
+  // As torch does: nobody uses a group before all have made it.
+  fetch_add(round.created, 1u);
+  await(round, world);
+  Workload workload(options, rank, world);
+  Report& report = round.reports[rank];
+  try {
+    for (uint64_t i = 0;; ++i) {
+      store_relaxed(round.begun[rank], static_cast<uint32_t>(i));
+      const std::string wrong = workload.run(*communicator, programs[i % programs.size()], i);
+      if (!wrong.empty()) throw CommError(ErrorKind::kSystem, "wrong: " + wrong);
+    }
+  } catch (const CommError& error) {
+    report.at_ns = now_ns();
+    report.kind = static_cast<uint32_t>(error.info().kind);
+    report.peer = error.info().peer;
+    std::string(error.what()).copy(report.message, sizeof(report.message) - 1);
+    store_release(report.raised, 1u);
+  }
+  communicator->abort("a peer was lost");
+  communicator.reset();
+  if (options.survivors.empty()) return 0;
+
+  const uint32_t new_rank = rank < victim ? rank : rank - 1;
+  const std::vector<NamedProgram> rest = load_programs(options.survivors, new_rank);
+  // The survivors may have noticed up to a time-out apart.
+  Options patient = options;
+  patient.timeout_ms = options.timeout_ms * 3 + 5000;
+  communicator = join_group(patient, new_rank, world - 1, round.second, nullptr);
+  Workload remaining(patient, new_rank, world - 1);
+  for (uint64_t i = 0; i < 3 * rest.size(); ++i) {
+    const std::string wrong = remaining.run(*communicator, rest[i % rest.size()], i);
+    if (!wrong.empty()) throw CommError(ErrorKind::kSystem, wrong);
+  }
+  store_release(report.regrouped, 1u);
+  return 0;
+}
+
+size_t entries(const char* path) {
+  size_t count = 0;
+  if (DIR* directory = opendir(path)) {
+    while (readdir(directory) != nullptr) ++count;
+    closedir(directory);
+  }
+  return count;
+}
+
+bool socket_left(SharedTable& store) {
+  const std::optional<std::string> entry = SharedStore(store).try_get("hybridcomm/shm");
+  if (!entry) return false;
+  std::istringstream fields(*entry);
+  std::string version, name, line;
+  fields >> version >> name;
+  std::ifstream table("/proc/net/unix");
+  while (std::getline(table, line)) {
+    if (line.find(name) != std::string::npos) return true;
+  }
+  return false;
+}
+
+struct Tally {
+  std::array<uint64_t, kPhases> killed_in{};
+  std::vector<double> latencies_ms;
+  std::vector<std::string> failures;
+};
+
+// Stops the victim again and again until it stands in `target`, which may last only nanoseconds.
+// Gives up after a while, and leaves it stopped.
+void stop_in_phase(Round& round, pid_t pid, uint32_t victim, Phase target) {
+  const int64_t until = now_ns() + 1'000'000'000;
+  while (true) {
+    ::kill(pid, SIGSTOP);
+    int status = 0;
+    if (waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status)) return;
+    if (load_relaxed(phase_of(round, victim)) == static_cast<uint32_t>(target)) return;
+    if (now_ns() > until) return;
+    ::kill(pid, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+void play(const Options& options, uint64_t number, std::mt19937_64& random, Tally& tally) {
+  const uint32_t world = options.shape.world;
+  const uint32_t victim = static_cast<uint32_t>(random() % world);
+  const SharedMemory<Round> shared;
+  Round& round = *shared;
+  const size_t descriptors = entries("/proc/self/fd");
+  const size_t files = entries("/dev/shm");
+  // Until a rank has joined, it counts as joining.
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    phase_of(round, rank) = static_cast<uint32_t>(Phase::kConnect);
+  }
+  const auto complain = [&](const std::string& what) {
+    tally.failures.push_back("round " + std::to_string(number) + ", victim " +
+                             std::to_string(victim) + ": " + what);
+  };
+
+  // Half of the rounds at a random time, half in a phase, each in turn, that random times rarely
+  // hit.
+  const bool aimed = number % 2 == 1;
+  const auto target = static_cast<Phase>((number / 2) % kPhases);
+  Options work = options;
+  // Phases of nanoseconds are met more often when nothing else takes long.
+  if (aimed && (target == Phase::kPublish || target == Phase::kForward ||
+                target == Phase::kSignal || target == Phase::kComplete)) {
+    work.count = std::min<uint64_t>(options.count, 16);
+  }
+  std::vector<pid_t> children;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    children.push_back(start_process([&] { return rank_body(work, round, rank, victim); }));
+  }
+  // A rank that dies before the group is made is the launcher's concern.
+  await(round, world);
+  if (!aimed) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+  } else {
+    if (target != Phase::kConnect) await_operations(round, victim, 1 + random() % 50);
+    stop_in_phase(round, children[victim], victim, target);
+  }
+  const int64_t killed_at = now_ns();
+  if (options.plant != "spare") ::kill(children[victim], SIGKILL);
+
+  // Every survivor has its time-out and then some to report, regroup and leave.
+  const int64_t until =
+      killed_at + static_cast<int64_t>(options.timeout_ms * 4 + 10'000) * 1'000'000;
+  std::vector<bool> gone(world, false);
+  std::vector<int> statuses(world, 0);
+  for (uint32_t left = world; left > 0 && now_ns() < until;) {
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      if (!gone[rank] && waitpid(children[rank], &statuses[rank], WNOHANG) == children[rank]) {
+        gone[rank] = true;
+        --left;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  const auto phase = static_cast<Phase>(load_relaxed(phase_of(round, victim)));
+  ++tally.killed_in[static_cast<uint32_t>(phase)];
+
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    if (!gone[rank]) {
+      complain("rank " + std::to_string(rank) + " did not end");
+      ::kill(children[rank], SIGKILL);
+      waitpid(children[rank], nullptr, 0);
+    }
+    if (rank == victim) continue;
+    const Report& report = round.reports[rank];
+    const std::string who = "rank " + std::to_string(rank);
+    if (load_acquire(report.raised) == 0) {
+      complain(who + " raised nothing");
+      continue;
+    }
+    const double latency = static_cast<double>(report.at_ns - killed_at) / 1e6;
+    const auto kind = static_cast<ErrorKind>(report.kind);
+    if (report.peer != static_cast<int32_t>(victim) || kind != ErrorKind::kPeerLost) {
+      complain(who + " blames the wrong cause: " + report.message);
+    }
+    tally.latencies_ms.push_back(latency);
+    if (latency > 1000) complain(who + " took " + std::to_string(latency) + " ms");
+    if (!options.survivors.empty() && load_acquire(report.regrouped) == 0) {
+      complain(who + " could not go on with the survivors");
+    }
+    if (gone[rank] && statuses[rank] != 0) complain(who + " ended with an error");
+  }
+  if (entries("/proc/self/fd") != descriptors) complain("descriptors are left over");
+  if (entries("/dev/shm") != files) complain("files are left over in /dev/shm");
+  if (socket_left(round.first) || socket_left(round.second)) complain("a socket is left over");
+}
+
+}  // namespace
+
+int kill_mode(const Options& options) {
+  if (options.shape.world < 2 || options.shape.world > kMaxRanks) {
+    throw CommError(ErrorKind::kInvalid, "kill needs a --world of 2 to 256");
+  }
+  std::mt19937_64 random(options.seed);
+  Tally tally;
+  for (uint64_t round = 0; round < options.rounds; ++round) play(options, round, random, tally);
+
+  std::sort(tally.latencies_ms.begin(), tally.latencies_ms.end());
+  const auto quantile = [&](double q) {
+    if (tally.latencies_ms.empty()) return 0.0;
+    const auto last = static_cast<double>(tally.latencies_ms.size() - 1);
+    return tally.latencies_ms[static_cast<size_t>(q * last)];
+  };
+  std::cout << R"({"mode": "kill", "world": )" << options.shape.world << R"(, "rounds": )"
+            << options.rounds << R"(, "killed_in": {)";
+  for (uint32_t phase = 0; phase < kPhases; ++phase) {
+    std::cout << (phase == 0 ? "" : ", ") << '"' << phase_name(static_cast<Phase>(phase))
+              << "\": " << tally.killed_in[phase];
+  }
+  std::cout << R"(}, "raised_after_ms": {"median": )" << quantile(0.5) << R"(, "p99": )"
+            << quantile(0.99) << R"(, "max": )" << quantile(1.0) << R"(}, "failures": )"
+            << tally.failures.size() << "}\n";
+  for (const std::string& failure : tally.failures) std::cerr << failure << '\n';
+  return tally.failures.empty() ? 0 : 1;
+}
+
+}  // namespace hybridcomm::driver

@@ -1,0 +1,16 @@
+// hybridcomm-driver: runs flat programs with no Python and no torch. See --help.
+#include <iostream>
+
+#include "base/error.h"
+#include "driver/modes.h"
+
+int main(int argc, char** argv) {
+  using namespace hybridcomm;
+  try {
+    const driver::Options options = driver::parse_options(argc, argv);
+    return options.mode == "kill" ? driver::kill_mode(options) : driver::run_mode(options);
+  } catch (const CommError& error) {
+    std::cerr << "hybridcomm-driver: " << error.what() << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,181 @@
+// Values, operations and checks.
+#include "driver/workload.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace hybridcomm::driver {
+namespace {
+
+double load(DType dtype, const std::byte* at) {
+  const auto read = [at]<class T>(T value) {
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::kUInt8: return read(uint8_t{});
+    case DType::kInt8: return read(int8_t{});
+    case DType::kInt16: return read(int16_t{});
+    case DType::kInt32: return read(int32_t{});
+    case DType::kInt64: return static_cast<double>(read(int64_t{}));
+    case DType::kFloat16: return to_float(read(Float16{}));
+    case DType::kBFloat16: return to_float(read(BFloat16{}));
+    case DType::kFloat32: return read(float{});
+    case DType::kFloat64: return read(double{});
+    default: throw CommError(ErrorKind::kInvalid, "--dtype: the driver cannot check this type");
+  }
+}
+
+void store(DType dtype, std::byte* at, uint32_t number) {
+  const auto write = [at](auto value) { std::memcpy(at, &value, sizeof(value)); };
+  switch (dtype) {
+    case DType::kUInt8: return write(static_cast<uint8_t>(number));
+    case DType::kInt8: return write(static_cast<int8_t>(number));
+    case DType::kInt16: return write(static_cast<int16_t>(number));
+    case DType::kInt32: return write(static_cast<int32_t>(number));
+    case DType::kInt64: return write(static_cast<int64_t>(number));
+    case DType::kFloat16: return write(from_float<Float16>(static_cast<float>(number)));
+    case DType::kBFloat16: return write(from_float<BFloat16>(static_cast<float>(number)));
+    case DType::kFloat32: return write(static_cast<float>(number));
+    case DType::kFloat64: return write(static_cast<double>(number));
+    default: throw CommError(ErrorKind::kInvalid, "--dtype: the driver cannot check this type");
+  }
+}
+
+}  // namespace
+
+std::vector<NamedProgram> load_programs(const std::vector<std::string>& prefixes, uint32_t rank) {
+  std::vector<NamedProgram> programs;
+  for (const std::string& prefix : prefixes) {
+    const std::string path = prefix + ".rank" + std::to_string(rank);
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw CommError(ErrorKind::kInvalid, "cannot read " + path);
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    try {
+      programs.push_back({prefix.substr(prefix.find_last_of('/') + 1).substr(0, 31),
+                          Program::parse(std::as_bytes(std::span(text.data(), text.size())))});
+    } catch (const CommError& error) {
+      throw CommError(ErrorKind::kInvalid, path + ": " + error.what());
+    }
+  }
+  return programs;
+}
+
+void SharedStore::set(const std::string& key, const std::string& value) {
+  const uint32_t at = fetch_add(table_.used, 1u);
+  SharedTable::Entry& entry = table_.entries[at];
+  if (at >= std::size(table_.entries) || key.size() >= sizeof(entry.key) ||
+      value.size() >= sizeof(entry.value)) {
+    throw CommError(ErrorKind::kSystem, "the driver's store is too small");
+  }
+  std::memcpy(entry.key, key.c_str(), key.size() + 1);
+  std::memcpy(entry.value, value.c_str(), value.size() + 1);
+  store_release(entry.ready, 1u);
+}
+
+std::optional<std::string> SharedStore::try_get(const std::string& key) {
+  const auto used = std::min<size_t>(load_acquire(table_.used), std::size(table_.entries));
+  for (size_t i = 0; i < used; ++i) {
+    SharedTable::Entry& entry = table_.entries[i];
+    if (load_acquire(entry.ready) != 0 && key == entry.key) return std::string(entry.value);
+  }
+  return std::nullopt;
+}
+
+uint32_t Workload::value(uint64_t iteration, uint32_t rank, uint64_t index) const {
+  return static_cast<uint32_t>((index * 5 + rank * 3 + iteration) % 13);
+}
+
+double Workload::expected(const Program& program, uint64_t iteration, uint32_t source,
+                          uint64_t index) const {
+  if (program.collective() != Collective::kAllReduce) return value(iteration, source, index);
+  double result = value(iteration, 0, index);
+  for (uint32_t rank = 1; rank < world_; ++rank) {
+    const double next = value(iteration, rank, index);
+    switch (options_.redop) {
+      case RedOp::kSum: result += next; break;
+      case RedOp::kMin: result = std::min(result, next); break;
+      case RedOp::kMax: result = std::max(result, next); break;
+      default: throw CommError(ErrorKind::kInvalid, "--op: the driver checks SUM, MIN and MAX");
+    }
+  }
+  return result;
+}
+
+OperationArguments Workload::arguments(const NamedProgram& program) {
+  OperationArguments arguments;
+  arguments.program = program.program;
+  arguments.algorithm = program.name;
+  arguments.timeout = std::chrono::milliseconds(options_.timeout_ms);
+  if (program.program->collective() == Collective::kBarrier) return arguments;
+  arguments.dtype = options_.dtype;
+  arguments.redop = options_.redop;
+  arguments.count = options_.count;
+  const uint64_t bytes = options_.count * dtype_size(options_.dtype);
+  input_.resize(bytes);
+  arguments.inputs = {{input_.data(), bytes}};
+  if (program.program->collective() == Collective::kAllGather) {
+    output_.resize(bytes * world_);
+    for (uint32_t rank = 0; rank < world_; ++rank) {
+      arguments.outputs.push_back({output_.data() + rank * bytes, bytes});
+    }
+  } else {
+    arguments.outputs = arguments.inputs;
+  }
+  return arguments;
+}
+
+std::string Workload::run(Communicator& communicator, const NamedProgram& named,
+                          uint64_t iteration) {
+  const Program& program = *named.program;
+  OperationArguments call = arguments(named);
+  const uint64_t size = dtype_size(options_.dtype);
+  const bool data = program.collective() != Collective::kBarrier;
+  for (uint64_t i = 0; data && i < options_.count; ++i) {
+    store(options_.dtype, input_.data() + i * size, value(iteration, rank_, i));
+  }
+  if (options_.async) {
+    communicator.wait(communicator.submit(std::move(call)), std::chrono::milliseconds(0));
+  } else {
+    communicator.run(std::move(call));
+  }
+  if (!data) return {};
+  const bool gathers = program.collective() == Collective::kAllGather;
+  std::byte* result = gathers ? output_.data() : input_.data();
+  if (options_.plant == "stale" && iteration == 3 && options_.count > 0) {
+    store(options_.dtype, result, value(iteration, rank_, 0) + 1);
+  }
+  const uint32_t sources = gathers ? world_ : 1;
+  for (uint32_t source = 0; source < sources; ++source) {
+    const uint32_t from = gathers ? source : program.root() == kNoChunk ? 0 : program.root();
+    for (uint64_t i = 0; i < options_.count; ++i) {
+      const double got = load(options_.dtype, result + (source * options_.count + i) * size);
+      const double want = expected(program, iteration, from, i);
+      if (got == want) continue;
+      std::ostringstream out;
+      out << named.name << ", operation " << iteration << ", rank " << rank_ << ", element " << i
+          << " of part " << source << ": " << got << " instead of " << want;
+      return out.str();
+    }
+  }
+  return {};
+}
+
+double Workload::time(Communicator& communicator, const NamedProgram& program) {
+  OperationArguments call = arguments(program);
+  const auto before = std::chrono::steady_clock::now();
+  if (options_.async) {
+    communicator.wait(communicator.submit(std::move(call)), std::chrono::milliseconds(0));
+  } else {
+    communicator.run(std::move(call));
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
+}  // namespace hybridcomm::driver
