@@ -120,11 +120,11 @@ class Order:
         return sorted(faults, key=lambda f: (f.rank, f.channel or 0, f.step or 0, f.sentence))
 
     def late_read(self) -> str | None:
-        """Whether a receiver could take a message from the sender's chunk itself, with no slot
-        between.
+        """Whether receivers could take messages from the sender's chunk, with no slot between.
 
         That is how a single copy from process to process or from a peer's memory moves: the
-        sender's chunk must keep its bytes until the receiver has taken them.
+        sender's chunk must keep its bytes until the receiver has taken them. (To return, a sender
+        then waits until all it has sent is taken; that is for the path to see to.)
 
         Returns:
             None if it could always, otherwise a sentence about the first chunk that is

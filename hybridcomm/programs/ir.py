@@ -205,8 +205,7 @@ Symmetry = Literal["none", "rotation"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Declared:
-    """What a program and one rank's part of it have in common: the call's shape and the declared
-    facts.
+    """What a program and one rank's part have in common: the call's shape, what is declared.
 
     Attributes:
         collective: What the program computes.
@@ -335,8 +334,7 @@ class Program(_Declared):
         )
 
     def rerooted(self, root: int) -> Program:
-        """The same program with another root: every rank renamed so that the old root becomes the
-        new.
+        """The same program with its ranks renamed so that another is the root.
 
         An algorithm is written for root 0 only; what was proved of it holds for all roots, since a
         program is blind to the names of its ranks (reductions aside: those are taken in rank order,

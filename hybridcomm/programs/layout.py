@@ -4,14 +4,14 @@ A program names chunks ``in[i]``, ``out[i]`` and ``tmp[i]``. How many there are,
 the same memory when the call is in place, and which of them are equally long follows from the
 collective, the number of channels C and the world size N, and from nothing else:
 
-==============  ===========  ============  =========================  ============================
-collective      in           out           in place                   holds
-==============  ===========  ============  =========================  ============================
-all_reduce      ``[C*N]``    ``[C*N]``     ``in[i]  = out[i]``        piece ``i`` of the tensor
-broadcast       ``[C]``      ``[C]``       ``in[c]  = out[c]``        piece ``c`` of the tensor
-all_gather      ``[C]``      ``[C*N]``     ``in[c]  = out[c*N+rank]``  piece ``c`` of rank ``r``'s
-tensor barrier         none         none          --                         --
-==============  ===========  ============  =========================  ============================
+==========  =====  =====  =======================  =========================================
+collective  in     out    in place                 holds
+==========  =====  =====  =======================  =========================================
+all_reduce  C * N  C * N  in[i] is out[i]          part i of the tensor
+broadcast   C      C      in[c] is out[c]          part c of the tensor
+all_gather  C      C * N  in[c] is out[c*N+rank]   out[c*N+r]: part c of rank r's tensor
+barrier     0      0
+==========  =====  =====  =======================  =========================================
 
 **Piece.** ``piece(rank, chunk)`` numbers what a chunk holds: ``out[i]`` holds piece ``i``, an
 ``in`` chunk the piece of the ``out`` chunk it lies on in place, ``tmp[i]`` is as long as ``out[i
@@ -55,7 +55,12 @@ class Space(IntEnum):
 
 
 class Chunk(NamedTuple):
-    """One entry of the call's (pointer, bytes) table, written ``in[3]``."""
+    """One entry of the call's (pointer, bytes) table, written ``in[3]``.
+
+    Attributes:
+        space: Which part of the table.
+        number: The entry's place in that part, from 0.
+    """
 
     space: Space
     number: int

@@ -1,5 +1,4 @@
-"""Runs the messages of a program without their contents: who proceeds, who is stuck, what is left
-over.
+"""Runs the messages of a program without their contents: who gets stuck, what is left over.
 
 **Why one run is a proof.** Each link has one rank that sends on it and one that takes from it,
 and a lane's next step never depends on which message came first. So nothing is ever chosen: a

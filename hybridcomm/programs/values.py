@@ -1,5 +1,4 @@
-"""Runs the contents of a program as symbols: which contributions, reduced in which order, end up
-where.
+"""Runs the contents of a program as symbols: which contributions end up where, in which order.
 
 A value is an expression over the ranks' contributions. Since a run's messages do not depend on
 timing (``network.py``) and no lane touches memory out of order with another

@@ -1,5 +1,4 @@
-"""The verifier: is a program right, for every timing, every size and every number of slots it
-allows?
+"""The verifier: is a program right, whatever the timing, the size and the number of slots?
 
 It looks, in this order, at
 
@@ -13,8 +12,9 @@ It looks, in this order, at
    holds everyone;
 5. what is declared: symmetry, determinism.
 
-In place or not is each rank's own affair: no step names two memories of different ranks, so what
-holds when all do the one and when all do the other holds when they differ.
+In place or not is each rank's own affair: it joins chunks of that rank only, and every check of a
+chunk's memory concerns one rank's. So what holds when all ranks are in place and when none is also
+holds when some are.
 
 Each stage assumes what the earlier ones have shown, so the first stage that finds faults is the
 last.
@@ -104,8 +104,8 @@ def verify(program: Program) -> Report:
     """Prove a program, or say what is wrong with it.
 
     Args:
-        program: The program. All ranks' steps are made and looked at: the effort grows with their
-            number, about 20 microseconds for each.
+        program: The program. All ranks' steps are made and looked at: a two-shot of 64 ranks, with
+            8,128 steps, takes about half a second.
 
     Returns:
         The report; ``report.faults`` is empty for a program that is right.

@@ -45,9 +45,9 @@ def all_reduce_ring(world: int, channels: int = 1) -> Program:
             return channel * world + number % world
 
         # Reduce-scatter. Piece j starts on rank j + 1, moves one rank per hop, and after N - 1
-        # hops has passed every rank and is on rank j. So hop h brings rank r the piece j with j +
-        # 1 + h = r, which is r - 1 - h: hop 0 is the start, hops 1 to N - 2 pass on, hop N - 1
-        # brings piece r - N = r.
+        # hops has passed every rank and is on rank j. So hop h brings rank r the piece j for which
+        # j + 1 + h = r, that is piece r - 1 - h: hop 0 is the start, hops 1 to N - 2 pass on, hop
+        # N - 1 brings piece r - N = r.
         yield send(following, IN[piece(rank - 1)])
         for hop in range(1, world - 1):
             yield recv_reduce_send(previous, following, IN[piece(rank - 1 - hop)])

@@ -9,8 +9,7 @@ from ..layout import Collective
 
 
 def all_reduce_two_shot_mapped(world: int, channels: int = 1) -> Program:
-    """Read the own piece from every rank's input, reduce it, write the result into every rank's
-    output.
+    """Read the own piece from every rank's input, write its reduction into every rank's output.
 
     Each operand is read once and each result written once per rank, where it lies. Needs the peers'
     ``in`` and ``out`` chunks mapped.
