@@ -28,6 +28,16 @@ def with_lanes(program: Program, lanes: Mapping[LaneId, Sequence[Step]]) -> Prog
     return replace(program, lane=lane)
 
 
+def everywhere(program: Program, edit: Callable[[int, list[Step]], None]) -> Program:
+    """The program with every rank's steps on channel 0 changed in place by ``edit(rank, steps)``."""
+    lanes = {}
+    for rank in range(program.world):
+        steps = list(program.lane(rank, 0))
+        edit(rank, steps)
+        lanes[rank, 0] = steps
+    return with_lanes(program, lanes)
+
+
 def written_out(
     collective: Collective,
     *ranks: Sequence[Step],
