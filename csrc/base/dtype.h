@@ -2,12 +2,13 @@
 // the small float formats and float. Host and device.
 //
 // The conversions are our own because no library has ours (round to nearest even, saturating fp8,
-// a NaN that stays one) on every path, and every path must give the same bits. They are written
-// without branches or tables so that a compiler vectorises a loop of them. No step takes or makes a
-// subnormal float that matters, so flush-to-zero modes do not change the result.
+// a NaN that stays one) on every path, and every path must give the same bits. They have no branch
+// and no table and work alike on a float and on a vector of floats. No step makes a subnormal
+// float, so flush-to-zero modes do not change the result.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/platform.h"
 
@@ -131,21 +132,122 @@ HC_HOST_DEVICE constexpr const char* redop_name(RedOp op) {
   return "unknown";
 }
 
-// One element as it lies in memory, for the types C++ does not have.
-struct Bool {
-  std::uint8_t bits;  // any non-zero byte is true
+template <class To, class From>
+HC_ELEMENT constexpr To bit_cast(From from) {
+  return __builtin_bit_cast(To, from);
+}
+
+// The integers of a float, or of a vector of floats (g++'s vector_size), whose compares give
+// integers.
+template <class Float>
+using IntOf =
+    std::conditional_t<std::is_same_v<Float, float>, std::int32_t, decltype(Float{} < Float{})>;
+
+// A float format of 1 sign bit, `kExponentBits` and `kMantissaBits`, with float's layout of normal
+// and subnormal numbers. `kLargest` is the code of the largest finite number; the codes above it
+// are Inf, if the format has one, then NaN. What is too large to represent becomes `kOverflow`.
+//
+// Codes that come and go may have anything above their sign bit.
+template <int kExponentBits, int kMantissaBits, std::int32_t kLargest, bool kHasInf,
+          std::int32_t kOverflow>
+struct SmallFloat {
+  static constexpr int kSignBit = kExponentBits + kMantissaBits;
+  static constexpr int kShift = 23 - kMantissaBits;  // mantissa bits that float has more
+  static constexpr std::int32_t kMagnitude = (1 << kSignBit) - 1;
+  static constexpr std::int32_t kMantissa = (1 << kMantissaBits) - 1;
+  static constexpr std::int32_t kFloatMagnitude = 0x7fffffff;
+  static constexpr std::int32_t kFloatInf = 0x7f800000;
+  // How much larger float's exponent bias is.
+  static constexpr std::int32_t kRebias = (128 - (1 << (kExponentBits - 1))) << 23;
+  // The power of two whose unit in the last place, as a float, is this format's least subnormal:
+  // added to a small number, it rounds to a multiple of that and holds the multiple in its
+  // mantissa.
+  static constexpr std::int32_t kRounderBits = kRebias + ((24 - kMantissaBits) << 23);
+  static constexpr float kRounder = bit_cast<float>(kRounderBits);
+
+  template <class Float = float>
+  static HC_ELEMENT constexpr Float to_float(IntOf<Float> code) {
+    using Int = IntOf<Float>;
+    const Int magnitude = code & kMagnitude;
+    const Int widened = magnitude << kShift;
+    const Int subnormal = bit_cast<Int>(bit_cast<Float>(magnitude + kRounderBits) - kRounder);
+    Int bits = widened + kRebias;
+    bits = magnitude > kLargest ? widened | kFloatInf : bits;
+    bits = magnitude > kMantissa ? bits : subnormal;
+    return bit_cast<Float>(bits | (code & ~kMagnitude) << (31 - kSignBit));
+  }
+
+  template <class Float, class Int = IntOf<Float>>
+  static HC_ELEMENT constexpr Int from_float(Float value) {
+    const Int all = bit_cast<Int>(value);
+    const Int bits = all & kFloatMagnitude;
+    // Add half a unit, less a hair when the unit's bit is even, then cut: nearest, ties to even.
+    const Int odd = bits >> kShift & 1;
+    const Int normal = (bits - kRebias + ((1 << (kShift - 1)) - 1) + odd) >> kShift;
+    const Int subnormal = bit_cast<Int>(bit_cast<Float>(bits) + kRounder) - kRounderBits;
+    Int code = normal < kOverflow ? normal : kOverflow;
+    code = bits < kRebias + (1 << 23) ? subnormal : code;
+    if constexpr (kHasInf) {
+      constexpr std::int32_t kInf = kLargest + 1, kQuiet = 1 << (kMantissaBits - 1);
+      if constexpr (kOverflow != kInf) code = bits == kFloatInf ? kInf : code;
+      code = bits > kFloatInf ? (bits >> kShift & kMantissa) | (kInf | kQuiet) : code;
+    } else {
+      code = bits >= kFloatInf ? code | kMagnitude : code;
+    }
+    return code | (all >> (31 - kSignBit) & ~kMagnitude);
+  }
 };
+
+struct BFloat16Format {
+  template <class Float = float>
+  static HC_ELEMENT constexpr Float to_float(IntOf<Float> code) {
+    return bit_cast<Float>(code << 16);
+  }
+
+  template <class Float, class Int = IntOf<Float>>
+  static HC_ELEMENT constexpr Int from_float(Float value) {
+    const Int bits = bit_cast<Int>(value);
+    // To a NaN is added what makes it quiet.
+    const Int step = value == value ? (bits >> 16 & 1) + 0x7fff : ~bits & 0x00400000;
+    return (bits + step) >> 16;
+  }
+};
+
+// One element of a narrow float type as it lies in memory.
 struct Float16 {
   std::uint16_t bits;
+  using Format = SmallFloat<5, 10, 0x7bff, true, 0x7c00>;  // too large: Inf
 };
 struct BFloat16 {
   std::uint16_t bits;
+  using Format = BFloat16Format;
 };
 struct Float8E4M3fn {
   std::uint8_t bits;
+  using Format = SmallFloat<4, 3, 0x7e, false, 0x7e>;  // too large: 448
 };
 struct Float8E5M2 {
   std::uint8_t bits;
+  using Format = SmallFloat<5, 2, 0x7b, true, 0x7b>;  // too large: 57344
+};
+
+template <class T>
+concept NarrowFloat = requires { typename T::Format; };
+
+template <NarrowFloat T>
+HC_ELEMENT constexpr float to_float(T x) {
+  return T::Format::to_float(x.bits);
+}
+
+// Rounds to nearest even. A NaN becomes a quiet NaN of the same sign.
+template <NarrowFloat T>
+HC_ELEMENT constexpr T from_float(float value) {
+  return {static_cast<decltype(T::bits)>(T::Format::from_float(value))};
+}
+
+// The other types that C++ does not have.
+struct Bool {
+  std::uint8_t bits;  // any non-zero byte is true
 };
 template <class Real_>
 struct Complex {
@@ -185,101 +287,6 @@ constexpr bool visit_dtype(DType dtype, Visit&& visit) {
     case DType::kComplex32: break;
   }
   return false;
-}
-
-template <class To, class From>
-HC_ELEMENT constexpr To bit_cast(From from) {
-  return __builtin_bit_cast(To, from);
-}
-
-// A float format of 1 sign bit, `kExponentBits` and `kMantissaBits`, with float's layout of normal
-// and subnormal numbers. `kLargest` is the code of the largest finite number; the codes above it are
-// Inf, if the format has one, then NaN. What is too large to represent becomes `kOverflow`.
-//
-// Codes are int32 so that compilers without unsigned vector compares vectorise the tests.
-template <int kExponentBits, int kMantissaBits, std::int32_t kLargest, bool kHasInf,
-          std::int32_t kOverflow>
-struct SmallFloat {
-  static constexpr int kShift = 23 - kMantissaBits;                 // mantissa bits float has more
-  static constexpr int kBiasGap = 128 - (1 << (kExponentBits - 1));  // how much more float's bias is
-  static constexpr std::int32_t kSign = 1 << (kExponentBits + kMantissaBits);
-  static constexpr std::int32_t kFirstNormal = 1 << kMantissaBits;
-  static constexpr std::int32_t kFloatInf = 0x7f800000;
-  static constexpr std::int32_t kFloatQuiet = 0x00400000;
-
-  // The smallest subnormal as a float, and the power of two whose unit in the last place it is.
-  static constexpr float kStep =
-      bit_cast<float>(std::int32_t{(kBiasGap + 1 - kMantissaBits) << 23});
-  static constexpr std::int32_t kRoundToStepBits = (kBiasGap + 1 - kMantissaBits + 23) << 23;
-
-  static HC_ELEMENT constexpr float to_float(std::int32_t code) {
-    const std::int32_t magnitude = code & (kSign - 1);
-    const std::int32_t normal = (magnitude << kShift) + (kBiasGap << 23);
-    const std::int32_t subnormal = bit_cast<std::int32_t>(static_cast<float>(magnitude) * kStep);
-    const std::int32_t special = kFloatInf | (magnitude << kShift) |
-                                 (magnitude > kLargest + kHasInf ? kFloatQuiet : 0);
-    std::int32_t bits = magnitude < kFirstNormal ? subnormal : normal;
-    bits = magnitude > kLargest ? special : bits;
-    const std::uint32_t sign = (code & kSign) != 0 ? 0x80000000u : 0u;
-    return bit_cast<float>(static_cast<std::uint32_t>(bits) | sign);
-  }
-
-  static HC_ELEMENT constexpr std::int32_t from_float(float value) {
-    const std::uint32_t all = bit_cast<std::uint32_t>(value);
-    const std::int32_t bits = static_cast<std::int32_t>(all & 0x7fffffffu);
-    // Normal: half a unit, less a hair when the unit's bit is even, then cut: nearest, ties to even.
-    const std::uint32_t magnitude = all & 0x7fffffffu;
-    const std::uint32_t half = (1u << (kShift - 1)) - 1u + (magnitude >> kShift & 1u);
-    const std::int32_t normal = static_cast<std::int32_t>((magnitude + half) >> kShift) -
-                                (kBiasGap << kMantissaBits);
-    // Subnormal: adding a number with that unit makes the addition itself do the rounding.
-    const float shifted = bit_cast<float>(bits) + bit_cast<float>(kRoundToStepBits);
-    const std::int32_t subnormal = bit_cast<std::int32_t>(shifted) - kRoundToStepBits;
-    const std::int32_t nan = (kLargest + 1) | (kFirstNormal >> 1) |
-                             (bits >> kShift & (kFirstNormal - 1));
-    const std::int32_t inf = kHasInf ? kLargest + 1 : kSign - 1;
-
-    std::int32_t code = normal < kOverflow ? normal : kOverflow;
-    code = bits < (kBiasGap + 1) << 23 ? subnormal : code;
-    code = bits == kFloatInf ? inf : code;
-    code = bits > kFloatInf ? (kHasInf ? nan : kSign - 1) : code;
-    return code | static_cast<std::int32_t>(all >> 31) * kSign;
-  }
-};
-
-using Float16Format = SmallFloat<5, 10, 0x7bff, true, 0x7c00>;       // too large: Inf
-using Float8E4M3fnFormat = SmallFloat<4, 3, 0x7e, false, 0x7e>;      // too large: 448
-using Float8E5M2Format = SmallFloat<5, 2, 0x7b, true, 0x7b>;         // too large: 57344
-
-HC_ELEMENT constexpr float to_float(Float16 x) { return Float16Format::to_float(x.bits); }
-HC_ELEMENT constexpr float to_float(Float8E4M3fn x) { return Float8E4M3fnFormat::to_float(x.bits); }
-HC_ELEMENT constexpr float to_float(Float8E5M2 x) { return Float8E5M2Format::to_float(x.bits); }
-HC_ELEMENT constexpr float to_float(BFloat16 x) {
-  return bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
-}
-
-// from_float<T>(value): round to nearest even; a NaN becomes a quiet NaN of the same sign.
-template <class T>
-HC_ELEMENT constexpr T from_float(float value);
-
-template <>
-HC_ELEMENT constexpr Float16 from_float(float value) {
-  return {static_cast<std::uint16_t>(Float16Format::from_float(value))};
-}
-template <>
-HC_ELEMENT constexpr Float8E4M3fn from_float(float value) {
-  return {static_cast<std::uint8_t>(Float8E4M3fnFormat::from_float(value))};
-}
-template <>
-HC_ELEMENT constexpr Float8E5M2 from_float(float value) {
-  return {static_cast<std::uint8_t>(Float8E5M2Format::from_float(value))};
-}
-template <>
-HC_ELEMENT constexpr BFloat16 from_float(float value) {
-  const std::uint32_t bits = bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  const bool is_nan = static_cast<std::int32_t>(bits & 0x7fffffffu) > 0x7f800000;
-  return {static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40u : rounded)};
 }
 
 }  // namespace hybridcomm

@@ -25,9 +25,10 @@ Choice choose() {
     if (any || std::strcmp(wanted, (*tables)->isa) == 0) best = *tables;
   }
   if (best != nullptr) return {best, nullptr};
-  return {&kReduceBaseline,
-          "HYBRIDCOMM_ISA names an instruction set that this processor lacks or that does not exist "
-          "(known: baseline, avx2, avx512)."};
+  return {
+      &kReduceBaseline,
+      "HYBRIDCOMM_ISA names an instruction set that this processor lacks or that does not exist "
+      "(known: baseline, avx2, avx512)."};
 }
 
 // Chosen at the first call. Not an ifunc: those are resolved before ThreadSanitizer is ready.
@@ -62,7 +63,7 @@ const char* undefined_pair(DType dtype, RedOp op) {
 const ReduceTable* const* runnable_reduce_tables() {
   static const auto* const tables = [] {
     static const ReduceTable* found[4] = {&kReduceBaseline};
-#if HC_REDUCE_X86
+#if defined(__x86_64__)
     std::size_t n = 1;
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {

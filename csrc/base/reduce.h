@@ -7,7 +7,8 @@
 //     an add, so compile with -ffp-contract=off (--fmad=false).
 //   * Integers wrap. AVG of integers sums exactly in a wider type and divides toward zero.
 //   * MIN and MAX hand a NaN on, and order -0 below +0. Any NaN equals any NaN.
-//   * Any non-zero byte is a true bool; a bool result is 0 or 1. SUM and MAX are OR, PRODUCT and MIN
+//   * Any non-zero byte is a true bool; a bool result is 0 or 1. SUM and MAX are OR, PRODUCT and
+//   MIN
 //     are AND.
 #pragma once
 
@@ -28,8 +29,8 @@ namespace hybridcomm {
 //   Acc finish(Acc, divisor)   the division of AVG; nothing for the others
 //   T store(Acc)          where rounding happens
 //   kPartialIsElement     true if a partial result stored and loaded again is unchanged
-// and is not defined for a pair that reduce_refusal() refuses. AVG with divisor 0 (a partial result,
-// to be divided by a later step) is SUM.
+// and is not defined for a pair that reduce_refusal() refuses. AVG with divisor 0 (a partial
+// result, to be divided by a later step) is SUM.
 template <RedOp kOp, class T>
 struct Reduction;
 
@@ -39,8 +40,7 @@ concept Reducible = requires { typename Reduction<kOp, T>::Acc; };
 template <RedOp kOp>
 inline constexpr bool kIsMinMax = kOp == RedOp::kMin || kOp == RedOp::kMax;
 template <RedOp kOp>
-inline constexpr bool kIsBitwise =
-    kOp == RedOp::kBand || kOp == RedOp::kBor || kOp == RedOp::kBxor;
+inline constexpr bool kIsBitwise = kOp == RedOp::kBand || kOp == RedOp::kBor || kOp == RedOp::kBxor;
 template <RedOp kOp>
 inline constexpr bool kIsArithmetic =
     kOp == RedOp::kSum || kOp == RedOp::kAvg || kOp == RedOp::kProduct;
@@ -112,8 +112,6 @@ struct FloatBits<double> {
 
 template <class T>
 concept AnyFloat = requires { FloatBits<T>::kLargest; };
-template <class T>
-concept NarrowFloat = AnyFloat<T> && !std::is_floating_point_v<T>;
 
 template <RedOp kOp, class T>
 HC_ELEMENT constexpr T add_or_multiply(T a, T b) {
@@ -137,8 +135,8 @@ struct Reduction<kOp, T> {
       return detail::bitwise<kOp>(a, b);
     } else {
       using Wrapping = detail::Wrapping<T>;
-      return static_cast<T>(detail::add_or_multiply<kOp>(static_cast<Wrapping>(a),
-                                                         static_cast<Wrapping>(b)));
+      return static_cast<T>(
+          detail::add_or_multiply<kOp>(static_cast<Wrapping>(a), static_cast<Wrapping>(b)));
     }
   }
   static HC_ELEMENT constexpr Acc finish(Acc a, std::uint32_t) { return a; }
@@ -189,7 +187,7 @@ struct Reduction<kOp, T> {
 };
 
 template <RedOp kOp, class T>
-  requires(detail::NarrowFloat<T> && kIsArithmetic<kOp>)
+  requires(NarrowFloat<T> && kIsArithmetic<kOp>)
 struct Reduction<kOp, T> : Reduction<kOp, float> {
   static constexpr bool kPartialIsElement = false;
   static HC_ELEMENT constexpr float load(T x) { return to_float(x); }
@@ -197,16 +195,16 @@ struct Reduction<kOp, T> : Reduction<kOp, float> {
 };
 
 // MIN and MAX of floats compare integers. A float's bits are sign and magnitude; flipping the
-// magnitude of the negative ones gives integers in the order of the numbers, -0 just below +0. A NaN
-// becomes the least key for MIN and the greatest for MAX, whose bits (all ones; all but the sign)
-// are again a NaN in every format. So no conversion and no float compare is needed.
+// magnitude of the negative ones gives integers in the order of the numbers, -0 just below +0. A
+// NaN becomes the least key for MIN and the greatest for MAX, whose bits (all ones; all but the
+// sign) are again a NaN in every format. So no conversion and no float compare is needed.
 template <RedOp kOp, class T>
   requires(detail::AnyFloat<T> && kIsMinMax<kOp>)
 struct Reduction<kOp, T> {
   using Acc = typename detail::FloatBits<T>::Key;
   static constexpr bool kPartialIsElement = true;
-  static constexpr Acc kMagnitude = static_cast<Acc>(
-      static_cast<std::make_unsigned_t<Acc>>(~std::make_unsigned_t<Acc>{0}) >> 1);
+  static constexpr Acc kMagnitude =
+      static_cast<Acc>(static_cast<std::make_unsigned_t<Acc>>(~std::make_unsigned_t<Acc>{0}) >> 1);
   static constexpr Acc kNaN = kOp == RedOp::kMin ? static_cast<Acc>(~kMagnitude) : kMagnitude;
 
   static HC_ELEMENT constexpr Acc flip(Acc bits) {
@@ -230,8 +228,8 @@ struct Reduction<kOp, Complex<Real>> {
   static HC_ELEMENT constexpr Acc load(Acc x) { return x; }
   static HC_ELEMENT constexpr Acc combine(Acc a, Acc b) {
     if constexpr (kOp == RedOp::kProduct) {
-      // a.re * b.re - a.im * b.im, written without a subtraction: from one beside an addition g++ 12
-      // makes vfmaddsub even under -ffp-contract=off.
+      // a.re * b.re - a.im * b.im, written without a subtraction: from one beside an addition g++
+      // 12 makes vfmaddsub even under -ffp-contract=off.
       return {a.re * b.re + negated(a.im) * b.im, a.re * b.im + a.im * b.re};
     } else {
       return {a.re + b.re, a.im + b.im};
@@ -254,8 +252,8 @@ struct Reduction<kOp, Complex<Real>> {
 };
 
 // Reduces n_srcs >= 1 arrays of `count` elements into dst, shared out among the threads of `group`
-// (which has thread_id() and size()). `dst` may be one of `srcs`. All are naturally aligned. Does not
-// synchronise the group.
+// (which has thread_id() and size()). `dst` may be one of `srcs`. All are naturally aligned. Does
+// not synchronise the group.
 template <RedOp kOp, class T, class Group>
   requires Reducible<kOp, T>
 HC_HOST_DEVICE void reduce_elements(const Group& group, T* dst, const T* const* srcs,

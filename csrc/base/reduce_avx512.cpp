@@ -1,10 +1,14 @@
 // The reduction kernels for AVX-512 (F, BW, DQ, VL).
-#include "base/reduce_isa.h"
-
-#if HC_REDUCE_X86
+#if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512")
+
+#include "base/reduce_isa.h"
 
 namespace hybridcomm {
 namespace {
@@ -17,30 +21,24 @@ struct HalfRule : Reduction<kOp, Float16> {
   // The unmasked intrinsics of g++ 12 warn of an uninitialised value of their own.
   static constexpr __mmask16 kAll = 0xffff;
 
-  static HC_ELEMENT Lanes load_lanes(const void* from, Float16) {
-    return _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(static_cast<const __m256i*>(from)));
+  static HC_ELEMENT void load_lanes(Lanes& lanes, const void* from, Float16) {
+    lanes = _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(static_cast<const __m256i*>(from)));
   }
-  static HC_ELEMENT Lanes load_lanes(const void* from, float) {
-    return _mm512_loadu_ps(static_cast<const float*>(from));
+  static HC_ELEMENT void load_lanes(Lanes& lanes, const void* from, float) {
+    lanes = _mm512_loadu_ps(static_cast<const float*>(from));
   }
-  static HC_ELEMENT void store_lanes(void* to, Lanes x, Float16) {
-    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_maskz_cvtps_ph(kAll, x, _MM_FROUND_TO_NEAREST_INT));
+  static HC_ELEMENT void store_lanes(void* to, const Lanes& lanes, Float16) {
+    _mm256_storeu_si256(static_cast<__m256i*>(to),
+                        _mm512_maskz_cvtps_ph(kAll, lanes, _MM_FROUND_TO_NEAREST_INT));
   }
-  static HC_ELEMENT void store_lanes(void* to, Lanes x, float) {
-    _mm512_storeu_ps(static_cast<float*>(to), x);
+  static HC_ELEMENT void store_lanes(void* to, const Lanes& lanes, float) {
+    _mm512_storeu_ps(static_cast<float*>(to), lanes);
   }
-  static HC_ELEMENT Lanes combine(Lanes a, Lanes b) {
-    return kOp == RedOp::kProduct ? _mm512_mul_ps(a, b) : _mm512_add_ps(a, b);
+  static HC_ELEMENT void combine_lanes(Lanes& a, const Lanes& b) {
+    a = kOp == RedOp::kProduct ? a * b : a + b;
   }
-  static HC_ELEMENT Lanes finish(Lanes a, std::uint32_t divisor) {
-    return _mm512_div_ps(a, _mm512_set1_ps(static_cast<float>(divisor)));
-  }
-
-  using Reduction<kOp, Float16>::combine;
-  using Reduction<kOp, Float16>::finish;
-  static HC_ELEMENT float load(Float16 x) { return _cvtsh_ss(x.bits); }
-  static HC_ELEMENT Float16 store(float x) {
-    return {_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)};
+  static HC_ELEMENT void finish_lanes(Lanes& a, std::uint32_t divisor) {
+    a /= static_cast<float>(divisor);
   }
 };
 
@@ -48,6 +46,7 @@ struct HalfRule : Reduction<kOp, Float16> {
 }  // namespace hybridcomm
 
 #define HC_HALF_RULE HalfRule
+#define HC_VECTOR_BYTES 64
 #include "base/reduce_loops.h"
 
 namespace hybridcomm {

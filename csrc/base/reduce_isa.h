@@ -3,12 +3,6 @@
 
 #include "base/reduce.h"
 
-#if defined(__x86_64__)
-#define HC_REDUCE_X86 1
-#else
-#define HC_REDUCE_X86 0
-#endif
-
 namespace hybridcomm {
 
 struct ReduceTable {
@@ -17,7 +11,7 @@ struct ReduceTable {
 };
 
 extern const ReduceTable kReduceBaseline;
-#if HC_REDUCE_X86
+#if defined(__x86_64__)
 extern const ReduceTable kReduceAvx2;
 extern const ReduceTable kReduceAvx512;
 #endif
