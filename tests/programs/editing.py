@@ -29,7 +29,7 @@ def with_lanes(program: Program, lanes: Mapping[LaneId, Sequence[Step]]) -> Prog
 
 
 def everywhere(program: Program, edit: Callable[[int, list[Step]], None]) -> Program:
-    """The program with every rank's steps on channel 0 changed in place by ``edit(rank, steps)``."""
+    """The program with every rank's steps on channel 0 changed in place by ``edit``."""
     lanes = {}
     for rank in range(program.world):
         steps = list(program.lane(rank, 0))
