@@ -62,7 +62,7 @@ HC_ELEMENT constexpr T bitwise(T a, T b) {
   if constexpr (kOp == RedOp::kBxor) return a ^ b;
 }
 
-// A type that sums any number of Ts below 2^16 (2^32 from 32 bits on) exactly.
+// Sums up to 2^16 Ts exactly, and 2^32 of those of 32 or 64 bits.
 template <class T>
 using ExactSum = std::conditional_t<
     std::is_signed_v<T>,

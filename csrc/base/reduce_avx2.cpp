@@ -13,7 +13,7 @@
 namespace hybridcomm {
 namespace {
 
-// float16 by the hardware's conversion, which gives the bits that Float16Format gives.
+// float16 by the hardware's conversion, which gives the bits that Float16::Format gives.
 template <RedOp kOp>
 struct HalfRule : Reduction<kOp, Float16> {
   using Lanes = __m256;
