@@ -84,16 +84,20 @@ void cpu_relax() {
 
 void yield_core() { sched_yield(); }
 
+// The spin covers a peer that is at work on another core: its answer takes a few microseconds. Any
+// longer, and the peer is probably waiting for this very core, which only a yield gives it; a long
+// spin would cost its whole length each time. A yield with nobody waiting costs less than a sleep
+// and a wake, so it is worth many.
 WaitPolicy WaitPolicy::caller(int ranks) {
   WaitPolicy policy;
-  policy.spins = ranks <= usable_cores() ? 2000 : 0;
-  policy.yields = ranks <= usable_cores() ? 20 : 50;
+  policy.spins = ranks <= usable_cores() ? 100 : 0;
+  policy.yields = ranks <= usable_cores() ? 200 : 50;
   return policy;
 }
 
 WaitPolicy WaitPolicy::background() {
   WaitPolicy policy;
-  policy.spins = 50;
+  policy.spins = 20;
   policy.yields = 5;
   return policy;
 }

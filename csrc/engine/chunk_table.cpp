@@ -1,5 +1,8 @@
 // How a call's buffers are cut into the chunks that its program names.
+#include <algorithm>
+
 #include "engine/operation.h"
+#include "transports/shm/layout.h"
 
 namespace hybridcomm {
 namespace {
@@ -17,7 +20,7 @@ void cut(const Buffer& buffer, uint32_t parts, uint64_t element_bytes, std::vect
   const uint64_t count = buffer.bytes / element_bytes;
   // Chunks begin on cache lines, relative to the buffer: no line is shared between two owners.
   const uint64_t even = (count + parts - 1) / parts * element_bytes;
-  const uint64_t size = (even + kCacheLine - 1) / kCacheLine * kCacheLine;
+  const uint64_t size = shm::round_up(even, kCacheLine);
   for (uint32_t i = 0; i < parts; ++i) {
     const uint64_t begin = std::min(uint64_t{i} * size, buffer.bytes);
     const uint64_t end = std::min(begin + size, buffer.bytes);
@@ -83,12 +86,19 @@ std::vector<Chunk> chunk_table(const OperationArguments& arguments,
   }
 
   if (program.temporaries() != 0) {
-    uint64_t largest = 0;
-    for (const Chunk& chunk : table) largest = std::max(largest, chunk.bytes);
-    const uint64_t size = (largest + kCacheLine - 1) / kCacheLine * kCacheLine;
-    temporaries.resize(size * program.temporaries());
+    // tmp[i] is as long as out[i mod outputs], so that a step may move one into the other.
+    require(program.outputs() != 0, arguments, "temporaries without outputs");
+    const auto length = [&](uint32_t i) {
+      return table[program.inputs() + i % program.outputs()].bytes;
+    };
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < program.temporaries(); ++i)
+      total += shm::round_up(length(i), kCacheLine);
+    temporaries.resize(total);
+    uint64_t at = 0;
     for (uint32_t i = 0; i < program.temporaries(); ++i) {
-      table[program.inputs() + program.outputs() + i] = {temporaries.data() + i * size, largest};
+      table[program.inputs() + program.outputs() + i] = {temporaries.data() + at, length(i)};
+      at += shm::round_up(length(i), kCacheLine);
     }
   }
   return table;
