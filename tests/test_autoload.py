@@ -108,6 +108,7 @@ make("cpu:gloo")
 tensor = torch.full((3,), 5.0)
 dist.all_reduce(tensor)
 assert tensor.tolist() == [5.0] * 3
+dist.destroy_process_group()
 """,
         autoload=autoload,
     )
