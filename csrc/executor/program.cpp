@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kMaxPeers = 1u << 24;
 constexpr uint32_t kMaxSteps = 1u << 24;
+constexpr uint32_t kMaxChunks = 1u << 24;
 constexpr uint32_t kMaxProgramWorld = 1u << 20;
 constexpr uint32_t kMaxProgramChannels = 64;
 
@@ -107,7 +108,8 @@ std::shared_ptr<const Program> Program::parse(std::span<const std::byte> bytes) 
   require(header.root == kNoChunk || header.root < header.world, "root is not below world");
   require(header.n_steps <= kMaxSteps, "n_steps is out of range");
   require(header.n_peers <= kMaxPeers, "n_peers is out of range");
-  require(uint64_t{header.n_in} + header.n_out + header.n_tmp < kNoChunk, "too many chunks");
+  require(uint64_t{header.n_in} + header.n_out + header.n_tmp <= kMaxChunks,
+          "n_in, n_out and n_tmp are out of range");
   require(header.flags <= 1, "flags has unknown bits");
   require(header.min_slots >= 1 && header.min_slots <= kMaxSlots,
           "min_slots " + number(header.min_slots) + " is not within 1 to " + number(kMaxSlots));
@@ -144,12 +146,16 @@ std::shared_ptr<const Program> Program::parse(std::span<const std::byte> bytes) 
   require(begin.front() == 0 && begin.back() == header.n_steps,
           "channel_begin does not run from 0 to n_steps");
   require(std::is_sorted(begin.begin(), begin.end()), "channel_begin is not ascending");
+  for (uint64_t at = sizeof(header) + 4 * begin.size(); at < sizeof(header) + begin_bytes; ++at) {
+    require(bytes[at] == std::byte{0}, "the padding after channel_begin is not zero");
+  }
   for (const uint32_t peer : program->peers_) {
     require(peer < header.world, "peer " + number(peer) + " is not below world");
     require(peer != header.rank, "a step's peer is its own rank " + number(peer));
   }
 
   const uint64_t chunks = program->chunks();
+  uint64_t in_use = 0;  // of the peer pool
   for (uint32_t i = 0; i < header.n_steps; ++i) {
     const Step& step = program->steps_[i];
     const std::string where = "step " + number(i) + ": ";
@@ -162,9 +168,11 @@ std::shared_ptr<const Program> Program::parse(std::span<const std::byte> bytes) 
     require(shape.from ? step.n_from >= 1 : step.n_from == 0, where + "n_from does not fit its op");
     require(shape.several_from || step.n_from <= 1, where + "receives from several ranks");
     require(shape.to ? step.n_to >= 1 : step.n_to == 0, where + "n_to does not fit its op");
-    require(uint64_t{step.from_at} + step.n_from <= header.n_peers &&
-                uint64_t{step.to_at} + step.n_to <= header.n_peers,
-            where + "its peers lie outside the pool");
+    // The lists follow each other: none overlaps another, which sorting would change.
+    require(step.from_at == in_use && step.to_at == in_use + step.n_from,
+            where + "from_at or to_at is not where the pool of peers was used up to");
+    in_use += uint64_t{step.n_from} + step.n_to;
+    require(in_use <= header.n_peers, where + "its peers lie outside the pool");
     const bool may_lack_src = !shape.src || step.op == StepOp::kReadReduce;
     const bool may_have_src = shape.src || step.op == StepOp::kReadReduce;
     require((step.src == kNoChunk && may_lack_src) || (step.src < chunks && may_have_src),
@@ -174,15 +182,22 @@ std::shared_ptr<const Program> Program::parse(std::span<const std::byte> bytes) 
     require(shape.remote ? step.remote < chunks : step.remote == kNoChunk,
             where + "remote is no chunk, or does not fit its op");
     program->one_sided_ |= shape.remote;
+    // Operands are taken in ascending rank order, whatever order the algorithm lists them in. For
+    // what is sent the order tells whom to serve first.
+    const auto from = program->peers_.begin() + step.from_at;
+    std::sort(from, from + step.n_from);
+    std::vector<uint32_t> to(from + step.n_from, from + step.n_from + step.n_to);
+    std::sort(to.begin(), to.end());
+    // A step looks once whether a link is ready, so it may not use one twice.
+    require(std::adjacent_find(from, from + step.n_from) == from + step.n_from &&
+                std::adjacent_find(to.begin(), to.end()) == to.end(),
+            where + "names one rank twice");
     if (reduces(step.op)) {
-      // Operands are taken in ascending rank order, whatever order the algorithm lists them in.
-      const auto first = program->peers_.begin() + step.from_at;
-      std::sort(first, first + step.n_from);
-      require(std::adjacent_find(first, first + step.n_from) == first + step.n_from,
-              where + "names one rank twice");
       program->max_operands_ = std::max(program->max_operands_, uint32_t{step.n_from} + 1);
     }
   }
+  require(in_use == header.n_peers,
+          "n_peers is " + number(header.n_peers) + ", the steps have " + number(in_use));
   return program;
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the C++ test programs: run.sh SANITIZER PROGRAM...
 #
-# A program named planted_KIND_* holds a fault on purpose that the sanitizer of that KIND (address,
-# thread) must report; these come first, because a check that finds nothing proves nothing until it
-# has found something. Without that sanitizer they are not run.
+# A program named planted_KIND_FAULT holds a fault on purpose that the sanitizer of that KIND
+# (address, thread) must report by that name; these come first, because a check that finds nothing
+# proves nothing until it has found something. Without that sanitizer they are not run.
 set -uo pipefail
 
 sanitizer=$1
@@ -34,8 +34,10 @@ fi
 
 # The [@]+ guards are for bash before 4.4, where an empty array is an unset variable.
 for program in ${planted[@]+"${planted[@]}"}; do
+  fault=$(basename "$program")
+  fault=${fault#planted_*_}
   timeout 120 ${fixed[@]+"${fixed[@]}"} "$program" >"$log" 2>&1
-  if grep -qE 'Sanitizer|runtime error' "$log"; then
+  if grep -q "\(Sanitizer\|runtime error\): ${fault//_/.}" "$log"; then
     echo "found    $(basename "$program")"
   else
     echo "NOT FOUND $(basename "$program")"
