@@ -1,15 +1,10 @@
-# What csrc/torch/bindings.cpp binds.
+# What csrc/torch binds.
 from datetime import timedelta
 from typing import TypedDict
 
-from torch._C._distributed_c10d import Backend, Store
+from torch._C._distributed_c10d import Backend, ErrorType, Store
 
-from hybridcomm.process_group.options import Options as _Options
-
-class _BuildInfo(TypedDict):
-    torch: str
-    compiler: str
-    isa: str
+import hybridcomm.process_group.options
 
 class _Shape(TypedDict):
     channels: int
@@ -31,12 +26,17 @@ class _ProgramSummary(TypedDict):
     one_sided: bool
 
 class ProcessGroupHybridcomm(Backend):
+    # What torch reads and sets: _timeout, group_name, global_ranks_in_group.
     class Options(Backend.Options): ...
 
     @property
     def options(self) -> Options: ...
+    # What joins each pair of ranks.
     @property
     def shape(self) -> _Shape: ...
+    def _set_default_timeout(self, timeout: timedelta) -> None: ...
+    # How the group failed; SUCCESS if it did not.
+    def get_error(self) -> ErrorType: ...
 
 def create_backend(
     store: Store,
@@ -45,8 +45,14 @@ def create_backend(
     timeout: timedelta,
     group: str,
     global_ranks: list[int],
-    options: _Options,
+    options: hybridcomm.process_group.options.Options,
 ) -> ProcessGroupHybridcomm: ...
-def build_info() -> _BuildInfo: ...
+
+# The torch built against, the compiler, the instruction set in use.
+def build_info() -> dict[str, str]: ...
+
+# The instruction set that reductions use: "baseline", "avx2" or "avx512".
 def isa() -> str: ...
+
+# Validates a program in its flat form and says what it is. Raises ValueError.
 def parse_program(flat: bytes) -> _ProgramSummary: ...

@@ -1,0 +1,117 @@
+// The choices, and the cache of compiled programs.
+#include "torch/choice.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace hybridcomm {
+namespace {
+
+constexpr uint64_t kSlotBytes = 1 << 20;  // of a link between two ranks
+constexpr uint64_t kLeastSlotBytes = 64 << 10;
+constexpr uint32_t kSlots = 4;
+// A root that sends to each rank itself is fastest while it can write to all of them at once.
+constexpr uint32_t kMostDirectReaders = 4;
+
+bool is_integer(DType dtype) { return dtype >= DType::kUInt8 && dtype <= DType::kInt64; }
+
+struct Key {
+  Collective collective;
+  std::string algorithm;
+  uint32_t world;
+  uint32_t rank;
+  uint32_t root;
+  uint32_t channels;
+
+  bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    size_t hash = std::hash<std::string>()(key.algorithm);
+    for (const uint32_t part :
+         {static_cast<uint32_t>(key.collective), key.world, key.rank, key.root, key.channels}) {
+      hash = hash * 0x9e3779b97f4a7c15u + part;
+    }
+    return hash;
+  }
+};
+
+// Never destroyed: the progress thread may outlive static objects.
+struct Cache {
+  std::mutex mutex;
+  std::unordered_map<Key, std::shared_ptr<const Program>, KeyHash> programs;
+};
+Cache& cache() {
+  static Cache* const all = new Cache;
+  return *all;
+}
+
+std::shared_ptr<const Program> compile(const Key& key, std::optional<uint32_t> root) {
+  const py::gil_scoped_acquire gil;
+  const py::bytes flat = py::module_::import("hybridcomm.programs.registry")
+                             .attr("compile_flat")(collective_name(key.collective), key.algorithm,
+                                                   key.world, key.rank, root, key.channels);
+  const std::string_view bytes = flat;
+  return Program::parse(std::as_bytes(std::span(bytes)));
+}
+
+}  // namespace
+
+shm::Shape choose_shape(uint32_t world, const Preferences& preferences) {
+  shm::Shape shape;
+  shape.world = world;
+  shape.channels = preferences.channels.value_or(1);
+  shape.slots = preferences.slots.value_or(kSlots);
+  // Each rank holds one ring for every other rank: the more ranks, the smaller the slots.
+  const uint64_t share = 2 * kSlotBytes / std::bit_ceil(uint64_t{std::max(world, 2u)});
+  shape.slot_bytes = preferences.slot_bytes.value_or(std::max(share, kLeastSlotBytes));
+  return shape;
+}
+
+std::string choose_algorithm(Collective collective, DType dtype, RedOp op, uint32_t world,
+                             const Preferences& preferences) {
+  const bool reduces = collective == Collective::kAllReduce;
+  // The exact sum does not fit the dtype, so it must be divided by the step that adds it up.
+  if (reduces && op == RedOp::kAvg && is_integer(dtype)) return "two_shot";
+  const auto preferred = preferences.algorithms.find(collective_name(collective));
+  if (preferred != preferences.algorithms.end()) return preferred->second;
+  switch (collective) {
+    case Collective::kAllReduce: return "two_shot";
+    case Collective::kBroadcast: return world <= kMostDirectReaders ? "direct" : "binomial";
+    case Collective::kAllGather: return "direct";
+    case Collective::kBarrier: return "dissemination";
+    default: break;
+  }
+  throw CommError(ErrorKind::kInvalid,
+                  std::string(collective_name(collective)) + " has no algorithm yet");
+}
+
+std::shared_ptr<const Program> find_program(Collective collective, const std::string& algorithm,
+                                            uint32_t world, uint32_t rank,
+                                            std::optional<uint32_t> root, uint32_t channels) {
+  Key key{collective, algorithm, world, rank, root.value_or(shm::kNoRoot), channels};
+  Cache& all = cache();
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto found = all.programs.find(key);
+    if (found != all.programs.end()) return found->second;
+  }
+  // Not under the lock: whoever holds the interpreter's lock may be waiting for ours.
+  std::shared_ptr<const Program> program = compile(key, root);
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.programs.try_emplace(std::move(key), std::move(program)).first->second;
+}
+
+}  // namespace hybridcomm

@@ -1,0 +1,38 @@
+// What a call becomes: which algorithm, which program, through which links. Every choice is a
+// function of the call's header and of the group's options, which are the same on all ranks;
+// nothing that only one rank knows may enter here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "executor/program.h"
+#include "transports/shm/layout.h"
+
+namespace hybridcomm {
+
+// hybridcomm.Options: what the user fixed. Absent: chosen here.
+struct Preferences {
+  std::map<std::string, std::string> algorithms;  // collective -> algorithm
+  std::optional<uint32_t> channels;
+  std::optional<uint32_t> slots;
+  std::optional<uint64_t> slot_bytes;
+};
+
+shm::Shape choose_shape(uint32_t world, const Preferences& preferences);
+
+std::string choose_algorithm(Collective collective, DType dtype, RedOp op, uint32_t world,
+                             const Preferences& preferences);
+
+// One rank's program, compiled by hybridcomm/programs when it is first asked for and kept for the
+// life of the process. Takes the interpreter's lock that one time only. Throws what Python raises.
+std::shared_ptr<const Program> find_program(Collective collective, const std::string& algorithm,
+                                            uint32_t world, uint32_t rank,
+                                            std::optional<uint32_t> root, uint32_t channels);
+
+}  // namespace hybridcomm

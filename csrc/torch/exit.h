@@ -1,0 +1,17 @@
+// What becomes of groups when the program ends without destroying them.
+#pragma once
+
+#include <memory>
+
+#include "engine/communicator.h"
+
+namespace hybridcomm {
+
+// Has `leave_groups` leave this group.
+void leave_at_exit(const std::shared_ptr<Communicator>& communicator);
+
+// Leaves all groups and waits until nothing that they set off runs any more. Called while the
+// interpreter is still whole, so that no thread of ours has a reason to touch it when it is not.
+void leave_groups();
+
+}  // namespace hybridcomm
