@@ -30,6 +30,14 @@ def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
         yield ranks
 
 
+@pytest.fixture
+def ours(pool: RankPool) -> RankPool:
+    """The pool, for tests of what no other backend promises."""
+    if pool.backend != "hybridcomm":
+        pytest.skip(f"{pool.backend} does not promise this")
+    return pool
+
+
 _CASE_COUNT = pytest.StashKey[list[int]]()
 
 

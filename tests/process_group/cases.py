@@ -340,10 +340,11 @@ def begin(
             outputs[rank] = source
         work = dist.all_gather([o.view for o in outputs], source.view, group, async_op)
         return _ending(work, lambda: _gathered(case, source, data, outputs))
-    output = place(layout, stale.flatten(0, 1))
-    if case.layout == "in_place":
-        own = output.view.view(stale.shape)[rank]
-        source = Placed(own.copy_(data), output.memory)
+    if case.layout == "in_place":  # with the output in its other legal shape, a stack
+        output = place(layout, stale)
+        source = Placed(output.view[rank].copy_(data), output.memory)
+    else:
+        output = place(layout, stale.flatten(0, 1))
     work = dist.all_gather_into_tensor(output.view, source.view, group, async_op)
     return _ending(work, lambda: _gathered(case, source, data, [output]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,7 +26,7 @@ from tests.process_group.cases import (
     thinned,
 )
 from tests.support.ranks import RankPool
-from tests.support.tensors import DTYPES, canonical, difference
+from tests.support.tensors import DTYPES, canonical, difference, digest
 from tests.support.worker import rank_of_call
 
 # How many wrong results a rank brings back; each may be large.
@@ -66,14 +65,10 @@ class Fault:
     kind: str
 
 
-def _digest(result: Tensor) -> bytes:
-    return hashlib.blake2b(canonical(result).numpy().tobytes(), digest_size=16).digest()
-
-
 def _expected_digests(cases: Sequence[Case], setting: Setting, sharers: int) -> list[list[bytes]]:
     """What this rank's share of the cases should give on each rank of the setting."""
     share = cases[rank_of_call() :: sharers]
-    return [[_digest(result) for result in expected(case, setting)] for case in share]
+    return [[digest(result) for result in expected(case, setting)] for case in share]
 
 
 def _wrong_results(
@@ -86,7 +81,7 @@ def _wrong_results(
         done = begin(case, setting, async_op=number % 2 == 1)()
         if fault is not None and (fault.case, fault.rank) == (case, rank):
             done = _planted(fault.kind, done, case, setting)
-        if (done.damage or _digest(done.result) != digests[number][rank]) and len(wrong) < _SHOWN:
+        if (done.damage or digest(done.result) != digests[number][rank]) and len(wrong) < _SHOWN:
             wrong.append(Wrong(case, rank, canonical(done.result), done.damage))
     return wrong
 

@@ -325,10 +325,10 @@ class RankPool:
 
         Args:
             world: Number of ranks.
-            function: A module-level function. With `group`, the default process group exists when
-                it is called and is destroyed when it returns.
+            function: A module-level function.
             *arguments: What it is called with, the same on every rank.
-            group: False leaves making a process group to the function.
+            group: Whether the default process group exists when the function is called and is
+                destroyed when it returns. A function can make it itself with `worker.regroup`.
             backend: Backend of the process group; None for the pool's.
             group_timeout: The group's time-out in seconds.
             environment: Environment variables of the ranks during the call.
@@ -341,14 +341,16 @@ class RankPool:
             raise ValueError(f"world: {world} ranks are more than the pool's {self._most}")
         workers = [self._idle.pop() if self._idle else _Worker(self._nursery) for _ in range(world)]
         self._busy += workers
-        meeting = None
-        if group:
-            prefix = f"call {next(self._calls)}"
-            name = backend or self.backend
-            meeting = Meeting(name, self._store.port, prefix, group_timeout, options)
+        meeting = Meeting(
+            backend or self.backend,
+            self._store.port,
+            f"call {next(self._calls)}",
+            group_timeout,
+            options,
+        )
         call = Call(self, workers, function.__name__)
         for rank, worker in enumerate(workers):
-            task = Task(function, arguments, rank, world, meeting, environment or {})
+            task = Task(function, arguments, rank, world, meeting, group, environment or {})
             # In two layers: the outer one carries what the inner one needs to be unpickled.
             worker.connection.send_bytes(pickle.dumps((sys.path, pickle.dumps(task))))
         return call

@@ -7,8 +7,8 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
@@ -68,7 +68,8 @@ class Task:
         arguments: What it is called with.
         rank: This process's rank.
         world: Number of ranks.
-        meeting: How to make the process group; None leaves that to the function.
+        meeting: How to make process groups.
+        join: Whether to make the default one before the function runs and destroy it after.
         environment: Environment variables for the time of the call.
     """
 
@@ -76,7 +77,8 @@ class Task:
     arguments: tuple[Any, ...]
     rank: int
     world: int
-    meeting: Meeting | None
+    meeting: Meeting
+    join: bool
     environment: Mapping[str, str]
 
 
@@ -106,14 +108,34 @@ _task: Task | None = None
 
 
 def rank_of_call() -> int:
-    """This process's rank in the call, also where the call made no process group.
+    """This process's rank in the call, whatever process groups there are.
 
     Returns:
         The rank.
     """
+    return _current().rank
+
+
+def regroup(ranks: Sequence[int], name: str) -> None:
+    """Makes a new default process group of some ranks of the call; an old one is destroyed.
+
+    Args:
+        ranks: Ranks of the call, this one among them. The i-th becomes rank i.
+        name: Tells this group from others of the call.
+    """
+    import torch.distributed as dist
+
+    task = _current()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    meeting = replace(task.meeting, prefix=f"{task.meeting.prefix}/{name}")
+    meeting.join(ranks.index(task.rank), len(ranks))
+
+
+def _current() -> Task:
     if _task is None:
-        raise RuntimeError("rank_of_call: no call is under way in this process")
-    return _task.rank
+        raise RuntimeError("no call of a pool is under way in this process")
+    return _task
 
 
 def report(value: Any) -> None:
@@ -158,7 +180,7 @@ def _perform(task_bytes: bytes) -> Returned | Raised:
         task: Task = pickle.loads(task_bytes)
         _task = task
         os.environ.update(task.environment)
-        if task.meeting is not None:
+        if task.join:
             task.meeting.join(task.rank, task.world)
         value = task.function(*task.arguments)
         if dist.is_initialized():
