@@ -1,0 +1,100 @@
+"""One picture of the demonstration: loss over time, loss over steps, all-reduce times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from .results import Results, Run
+from .text import bytes_text, seconds_text
+
+# Okabe and Ito's palette, told apart by colour-blind readers; line style and marker differ too, so
+# that nothing is lost in grey.
+_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+)
+# Equal curves lie on each other: the first is drawn broad, the next ones narrow on top of it.
+_WIDTHS = (4.0, 1.6, 1.6, 1.6)
+
+
+def draw(results: Results, path: Path) -> None:
+    """Draws the picture.
+
+    Args:
+        results: What was measured.
+        path: The PNG to write.
+    """
+    figure = Figure(figsize=(15, 4.8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    over_time, over_steps, times = figure.subplots(1, 3)
+    for order, run in enumerate(results.runs):
+        _curve(over_time, run, order, [report.seconds for report in run.validations])
+        _curve(over_steps, run, order, [float(report.step) for report in run.validations])
+    over_time.set(
+        title="The same training, over time",
+        xlabel="training time (s)",
+        ylabel="validation loss (nats per character)",
+    )
+    over_steps.set(
+        title="The same training, over steps",
+        xlabel="optimizer steps",
+        ylabel="validation loss (nats per character)",
+    )
+    _all_reduce(times, results)
+    for axes in (over_time, over_steps, times):
+        axes.grid(True, which="major", color="#DDDDDD", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    machine = results.machine
+    figure.suptitle(
+        f"{results.world_size} ranks on {machine.usable_cores:g} cores of {machine.cpu}",
+        fontsize=10,
+        color="#555555",
+    )
+    figure.savefig(path)
+
+
+def _curve(axes: Axes, run: Run, order: int, x: list[float]) -> None:
+    style = _STYLES[order % len(_STYLES)]
+    width = _WIDTHS[order % len(_WIDTHS)]
+    losses = [report.loss for report in run.validations]
+    axes.plot(x, losses, label=run.backend, linewidth=width, markersize=width + 2, **style)
+
+
+def _all_reduce(axes: Axes, results: Results) -> None:
+    rows = results.rows
+    backends = list(rows[0].samples)
+    sizes = [row.size for row in rows]
+    for order, backend in enumerate(backends):
+        style = _STYLES[order % len(_STYLES)]
+        medians = [row.seconds(backend) for row in rows]
+        axes.plot(sizes, medians, label=backend, linewidth=1.6, markersize=5, **style)
+    for backend in backends[1:2]:
+        for row in rows:
+            ratio = row.times_faster(backend, backends[0])[1]
+            axes.annotate(
+                f"{ratio:.3g}×",
+                (row.size, row.seconds(backend)),
+                xytext=(0, -14),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                color="#333333",
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.margins(y=0.15)
+    axes.set_xticks(sizes)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: bytes_text(int(size))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: seconds_text(seconds)))
+    axes.tick_params(axis="x", labelrotation=35)
+    axes.set(title="all_reduce", xlabel="message size (fp32)", ylabel="time of a call (median)")
