@@ -210,8 +210,13 @@ class Leader : public Join {
       throw CommError(std::move(info));
     }
     Member& member = members_[hello.rank];
-    membership_.processes[hello.rank] =
-        Process::adopt(hello.identity, packet.descriptors[0].release());
+    try {
+      membership_.processes[hello.rank] =
+          Process::adopt(hello.identity, packet.descriptors[0].release());
+    } catch (const CommError& error) {
+      refuse(socket, error.what());
+      return true;
+    }
     member.proof = hello.proof;
     member.socket = std::move(socket);
     Welcome welcome;
@@ -301,7 +306,10 @@ class Follower : public Join {
     Packet packet;
     switch (receive(socket_, packet)) {
       case Receipt::kNothing:
-        if (membership_.region != nullptr && !membership_.processes[0]->alive()) {
+        if (membership_.region == nullptr) {
+          // A forked child may keep the dead rank 0's listener open: only the card tells.
+          leader_.watch(*store_);
+        } else if (!membership_.processes[0]->alive()) {
           throw peer_lost(0, "died while the group was being joined");
         }
         return false;
