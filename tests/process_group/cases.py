@@ -325,8 +325,7 @@ def begin(
     source = place(layout, data)
     if not case.form.startswith("all_gather"):
         if case.form == "all_reduce":
-            op = getattr(dist.ReduceOp, case.op)
-            work = dist.all_reduce(source.view, op, group, async_op)
+            work = _all_reduce(source.view, getattr(dist.ReduceOp, case.op), group, async_op)
         else:
             work = dist.broadcast(source.view, None, group, async_op, group_src=case.root)
         return _ending(work, lambda: Performed(source.view, _damage(tensor=source)))
@@ -347,6 +346,20 @@ def begin(
         output = place(layout, stale.flatten(0, 1))
     work = dist.all_gather_into_tensor(output.view, source.view, group, async_op)
     return _ending(work, lambda: _gathered(case, source, data, [output]))
+
+
+def _all_reduce(
+    tensor: Tensor, op: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None, async_op: bool
+) -> dist.Work | None:
+    if not tensor.is_complex():
+        return dist.all_reduce(tensor, op, group, async_op)
+    # dist.all_reduce makes floats of complex numbers, and refuses products: go past it.
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp(op)
+    options.asyncOp = async_op
+    group = group or dist.group.WORLD
+    assert group is not None
+    return group.allreduce([tensor], options)
 
 
 def _gathered(case: Case, source: Placed, data: Tensor, outputs: list[Placed]) -> Performed:
