@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace hybridcomm {
 namespace {
 
-constexpr uint64_t kSlotBytes = 1 << 20;  // of a link between two ranks
+constexpr uint64_t kSlotBytes = 512 << 10;  // of a link between two ranks
 constexpr uint64_t kLeastSlotBytes = 64 << 10;
 constexpr uint32_t kSlots = 4;
 // A root that sends to each rank itself is fastest while it can write to all of them at once.
