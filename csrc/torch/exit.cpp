@@ -2,11 +2,16 @@
 #include "torch/exit.h"
 
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
+#include <span>
 #include <vector>
 
+#include "base/atomic.h"
+#include "base/wait.h"
 #include "torch/callbacks.h"
 #include "torch/interpreter.h"
 
@@ -15,10 +20,12 @@ namespace {
 
 // A callback that takes longer is left to its fate.
 constexpr std::chrono::seconds kLastCallbacks{5};
+constexpr std::chrono::microseconds kForAWhile{60'000'000};
 
 struct Groups {
   std::mutex mutex;
   std::vector<std::weak_ptr<Communicator>> list;
+  uint32_t leaver = 0;  // the thread that runs leave_groups()
 };
 
 // Never destroyed: threads may outlive static objects. The groups of a forked child are its
@@ -34,6 +41,8 @@ Groups& groups() {
   return *g_groups;
 }
 
+uint32_t this_thread() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
+
 }  // namespace
 
 void leave_at_exit(const std::shared_ptr<Communicator>& communicator) {
@@ -45,9 +54,10 @@ void leave_at_exit(const std::shared_ptr<Communicator>& communicator) {
 
 void leave_groups() {
   const ReleaseGil released;
+  Groups& all = groups();
+  publish(all.leaver, this_thread());
   std::vector<std::weak_ptr<Communicator>> leaving;
   {
-    Groups& all = groups();
     const std::lock_guard<std::mutex> lock(all.mutex);
     leaving.swap(all.list);
   }
@@ -55,6 +65,16 @@ void leave_groups() {
     if (const std::shared_ptr<Communicator> communicator = group.lock()) communicator->shutdown();
   }
   wait_for_callbacks(kLastCallbacks);
+}
+
+void stay_if_leaving() {
+  const uint32_t leaver = observe(groups().leaver);
+  if (leaver == 0 || leaver == this_thread()) return;
+  WaitPolicy policy;
+  policy.slice = kForAWhile;
+  wait_until(
+      policy, [] { return Attempt::kBlocked; }, [] { return std::span<Bell* const>(); },
+      [] { return kForAWhile; });
 }
 
 }  // namespace hybridcomm

@@ -9,9 +9,24 @@
 
 #include "torch/callbacks.h"
 #include "torch/errors.h"
+#include "torch/exit.h"
 #include "torch/interpreter.h"
 
 namespace hybridcomm {
+namespace {
+
+// Runs `wait`; what it throws leaves this function as Python's exception.
+template <class Wait>
+void waiting(Wait&& wait) {
+  try {
+    wait();
+  } catch (const CommError& error) {
+    stay_if_leaving();
+    std::rethrow_exception(to_exception(error.info()));
+  }
+}
+
+}  // namespace
 
 WorkHybridcomm::WorkHybridcomm(std::shared_ptr<Communicator> communicator, c10d::OpType type,
                                const char* title, const std::vector<at::Tensor>& inputs,
@@ -47,7 +62,7 @@ void WorkHybridcomm::run(OperationArguments arguments) {
   }
   const ReleaseGil released;
   set_off(arguments);
-  translating([&] { communicator_->run(std::move(arguments)); });
+  waiting([&] { communicator_->run(std::move(arguments)); });
 }
 
 // ---- completing ---------------------------------------------------------------------------------
@@ -115,7 +130,7 @@ std::exception_ptr WorkHybridcomm::exception() const {
 
 bool WorkHybridcomm::wait(std::chrono::milliseconds timeout) {
   const ReleaseGil released;
-  translating([&] { communicator_->wait(operation_, timeout); });
+  waiting([&] { communicator_->wait(operation_, timeout); });
   return true;
 }
 
