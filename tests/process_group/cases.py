@@ -351,15 +351,18 @@ def begin(
 def _all_reduce(
     tensor: Tensor, op: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None, async_op: bool
 ) -> dist.Work | None:
+    work: dist.Work | None
     if not tensor.is_complex():
-        return dist.all_reduce(tensor, op, group, async_op)
+        work = dist.all_reduce(tensor, op, group, async_op)
+        return work
     # dist.all_reduce makes floats of complex numbers, and refuses products: go past it.
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp(op)
     options.asyncOp = async_op
     group = group or dist.group.WORLD
     assert group is not None
-    return group.allreduce([tensor], options)
+    work = group.allreduce([tensor], options)
+    return work
 
 
 def _gathered(case: Case, source: Placed, data: Tensor, outputs: list[Placed]) -> Performed:

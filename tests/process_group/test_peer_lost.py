@@ -60,9 +60,18 @@ class Survival:
     after: leftovers.Footprint
 
 
+def _fill_caches() -> None:
+    """Makes what a process makes once and keeps: its progress thread, its own pidfd."""
+    regroup(range(_WORLD), "first")
+    _asynchronous()
+    dist.destroy_process_group()
+    time.sleep(0.1)  # the thread goes to sleep
+
+
 def _lose_a_rank(load: str, join_first: bool) -> Survival:
-    before = leftovers.footprint()
     rank = rank_of_call()
+    _fill_caches()
+    before = leftovers.footprint()
     regroup(range(_WORLD), "all")
     step = _LOADS[load]
     if join_first:
@@ -87,7 +96,7 @@ def _lose_a_rank(load: str, join_first: bool) -> Survival:
         sums.append(values[0].item())
     dist.destroy_process_group()
     del group
-    return Survival(error, sums, before, leftovers.footprint())
+    return Survival(error, sums, before, leftovers.settled_footprint(before))
 
 
 def _check_survivors(ours: RankPool, load: str, victim: int, delay: float, joined: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +92,24 @@ def footprint(pid: int | str = "self") -> Footprint:
     # Listing a directory opens it, which is why one's own descriptor does not count.
     descriptors = len(os.listdir(process / "fd")) - (pid in ("self", os.getpid()))
     return Footprint(descriptors, len(os.listdir(process / "task")), shared, virtual)
+
+
+def settled_footprint(before: Footprint, patience: float = 1.0) -> Footprint:
+    """Measures this process once it holds no more than before, or when patience is at an end.
+
+    Background threads take a moment to let go of what they used last.
+
+    Args:
+        before: What the process should come back to; its address space does not count.
+        patience: Seconds.
+
+    Returns:
+        What it holds.
+    """
+    deadline = time.monotonic() + patience
+    while (now := footprint())[:3] != before[:3] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return now
 
 
 def is_running(pid: int | str) -> bool:

@@ -10,8 +10,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import lru_cache
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Meeting:
             world: Number of ranks.
         """
         import torch.distributed as dist
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from torch._C._distributed_c10d import PrefixStore
 
         pg_options = None
         if self.backend == "hybridcomm":
@@ -48,15 +52,22 @@ class Meeting:
 
             hybridcomm.register()  # does nothing where the entry point has done it
             pg_options = hybridcomm.Options(**self.options)
-        server = TCPStore("127.0.0.1", self.store_port, is_master=False)
         dist.init_process_group(
             self.backend,
-            store=PrefixStore(self.prefix, server),
+            store=PrefixStore(self.prefix, _connected_store(self.store_port)),
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=self.timeout),
             pg_options=pg_options,
         )
+
+
+@lru_cache(maxsize=1)
+def _connected_store(port: int) -> TCPStore:
+    # One connection per process: where reverse look-ups time out, a connect may take seconds.
+    from torch._C._distributed_c10d import TCPStore
+
+    return TCPStore("127.0.0.1", port, is_master=False)
 
 
 @dataclass(frozen=True)
