@@ -232,8 +232,8 @@ def _training_lines(corpus_file: Path, settings: Settings, ranks: int) -> list[t
     return [
         (
             "text",
-            f"King James Bible, {len(text.train):,} characters to train on and "
-            f"{len(text.validation):,} to validate",
+            f"King James Bible, {len(text.train):,} + {len(text.validation):,} characters "
+            "(training + validation)",
         ),
         (
             "model",
@@ -282,8 +282,6 @@ def _conclusions(runs: list[results.Run]) -> list[str]:
     for run in runs[1:]:
         ratio = run.tokens_per_second / first.tokens_per_second
         difference = results.largest_difference(first, run)
-        lines.append(
-            f"{run.backend} gives {ratio:.2f} × the tokens/s of {first.backend}; "
-            f"no step's loss differs by more than {difference:.2g}"
-        )
+        same = f"training losses within {difference:.2g}" if difference else "the same losses"
+        lines.append(f"{run.backend}: {ratio:.2f} × the tokens/s of {first.backend}, {same}")
     return lines

@@ -90,12 +90,15 @@ def exchange(place: Place, job: TableJob, report: Callable[[Row], None]) -> None
             _check(data, backend, group, place)
         # Zeros, which stay zeros however often they are summed.
         data.zero_()
+        calls = {
+            backend: _calls(data, group, job.settings.sample_seconds)
+            for backend, group in groups.items()
+        }
         samples: dict[str, list[float]] = {backend: [] for backend in groups}
         for pair in range(job.settings.pairs):
             turn = pair % len(groups)
             for backend in (*job.backends[turn:], *job.backends[:turn]):
-                seconds = _sample(data, groups[backend], job.settings.calls(size))
-                samples[backend].append(seconds)
+                samples[backend].append(_sample(data, groups[backend], calls[backend]))
         if place.rank == 0:
             report(Row(size, samples))
     dist.destroy_process_group()
@@ -107,6 +110,13 @@ def _sample(data: Tensor, group: dist.ProcessGroup | None, calls: int) -> float:
     for _ in range(calls):
         dist.all_reduce(data, group=group)
     return (perf_counter() - start) / calls
+
+
+def _calls(data: Tensor, group: dist.ProcessGroup | None, seconds: float) -> int:
+    """How many calls take about so long: what rank 0 finds, so that all ranks make as many."""
+    calls = torch.tensor(max(1, round(seconds / _sample(data, group, calls=3))))
+    dist.broadcast(calls, src=0, group=group)
+    return int(calls.item())
 
 
 def _check(data: Tensor, backend: str, group: dist.ProcessGroup | None, place: Place) -> None:

@@ -56,7 +56,8 @@ def draw(results: Results, path: Path) -> None:
         axes.legend(frameon=False)
     machine = results.machine
     figure.suptitle(
-        f"{results.world_size} ranks on {machine.usable_cores:g} cores of {machine.cpu}",
+        f"{results.world_size} ranks on {machine.usable_cores:g} cores, {machine.cpu}; "
+        f"hybridcomm {machine.hybridcomm}, torch {machine.torch}",
         fontsize=10,
         color="#555555",
     )
@@ -84,17 +85,17 @@ def _all_reduce(axes: Axes, results: Results) -> None:
             axes.annotate(
                 f"{ratio:.3g}×",
                 (row.size, row.seconds(backend)),
-                xytext=(0, -14),
+                xytext=(3, -13),
                 textcoords="offset points",
-                ha="center",
                 fontsize=8,
                 color="#333333",
             )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.margins(y=0.15)
+    axes.margins(x=0.1, y=0.15)
     axes.set_xticks(sizes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: bytes_text(int(size))))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: seconds_text(seconds)))
-    axes.tick_params(axis="x", labelrotation=35)
+    for label in axes.get_xticklabels():
+        label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.set(title="all_reduce", xlabel="message size (fp32)", ylabel="time of a call (median)")

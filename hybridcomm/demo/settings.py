@@ -67,24 +67,11 @@ class TableSettings:
 
     Args:
         sizes: Message sizes in bytes, multiples of 4.
-        pairs: Interleaved measurements of all backends per size.
-        sample_bytes: A sample repeats the call until it has moved about this many bytes, so that
-            short calls are not timed one by one.
-        most_calls: Most calls of a sample.
+        pairs: Interleaved samples of all backends per size.
+        sample_seconds: A sample repeats the call for about this long. It is long enough for the
+            kernel to move ranks that it has woken on the same core apart.
     """
 
     sizes: tuple[int, ...] = (4, 1 << 10, 1 << 13, 1 << 16, 1 << 20, 25 << 20, 100 << 20)
     pairs: int = 15
-    sample_bytes: int = 4 << 20
-    most_calls: int = 20
-
-    def calls(self, size: int) -> int:
-        """How often a sample repeats the call.
-
-        Args:
-            size: Message size in bytes.
-
-        Returns:
-            Number of calls.
-        """
-        return max(1, min(self.most_calls, self.sample_bytes // size))
+    sample_seconds: float = 0.02

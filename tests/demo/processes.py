@@ -40,3 +40,17 @@ def wait_until_gone(pids: list[int]) -> list[int]:
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return [pid for pid in pids if alive(pid)]
+
+
+def rank_pids(parent: int) -> list[int]:
+    """The ranks a process has started, in rank order, which is that of starting."""
+    ranks = []
+    for pid in session_members(parent):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if int(_fields(pid)[1]) == parent and b"spawn_main" in command:
+            ranks.append(pid)
+    return sorted(ranks, key=_start_time)
+
+
+def _start_time(pid: int) -> tuple[int, int]:
+    return int(_fields(pid)[19]), pid
