@@ -127,16 +127,23 @@ void Communicator::help_until_done(const std::shared_ptr<Operation>& operation,
       const std::lock_guard<std::mutex> lock(mutex_);
       ++helpers_;
     }
-    // Stops helping on every way out; what is still queued goes back to the engine's thread.
+    // Stops helping on every way out; what is still queued goes to another helper, which may sleep
+    // because this thread was at it, or back to the engine's thread.
     struct Helping {
       Communicator* communicator;
       ~Helping() {
-        bool left_over;
+        bool others, left_over;
         {
           const std::lock_guard<std::mutex> lock(communicator->mutex_);
-          left_over = --communicator->helpers_ == 0 && !communicator->queue_.empty();
+          others = --communicator->helpers_ > 0;
+          left_over = !communicator->queue_.empty();
         }
-        if (left_over) Engine::instance().wake();
+        if (!left_over) return;
+        if (others) {
+          ring(communicator->local_bell_);
+        } else {
+          Engine::instance().wake();
+        }
       }
     } helping{this};
 
@@ -201,7 +208,10 @@ Communicator::Served Communicator::serve_in_background(bool examine) {
     if (queue_.empty()) return Served::kEmpty;
     if (helpers_ > 0) return Served::kBusy;
   }
-  return serve(examine);
+  const Served served = serve(examine);
+  // A thread that came to help meanwhile found this one at it, and may have gone to sleep.
+  if (helped()) ring(local_bell_);
+  return served;
 }
 
 bool Communicator::helped() const {
@@ -432,9 +442,10 @@ void Communicator::look_for_trouble(Operation& operation) {
     }
   }
   if (region_ != nullptr) {
-    if (const uint64_t word = observe(region_->header().cause.word)) {
-      throw CommError(describe_cause(operation, word));
-    }
+    const uint64_t word = observe(region_->header().cause.word);
+    // Of an abort on this rank we know the reason: it comes next.
+    const bool own = aborted && reporter_of(word) == static_cast<int>(options_.rank);
+    if (word != 0 && !own) throw CommError(describe_cause(operation, word));
   }
   if (aborted) {
     throw CommError(describe(operation, ErrorKind::kAborted, static_cast<int>(options_.rank),

@@ -11,6 +11,13 @@
 #include "engine/communicator.h"
 
 namespace hybridcomm {
+namespace {
+
+// Turns between two looks at deadlines and deaths while nothing blocks: a few system calls for each
+// rank, against at least as many slots moved.
+constexpr uint32_t kExamineEvery = 64;
+
+}  // namespace
 
 Engine& Engine::instance() {
   static Engine* engine = new Engine;
@@ -32,35 +39,47 @@ void Engine::serve(std::shared_ptr<Communicator> communicator) {
       thread.detach();
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
-    publish(arrived_, arrived_ + 1);
+    publish(calls_, calls_ + 1);
   }
   ring(bell_);
 }
 
-void Engine::wake() { ring_always(bell_); }
+void Engine::wake() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    publish(calls_, calls_ + 1);
+  }
+  ring(bell_);
+}
 
 void Engine::loop() {
   std::vector<std::shared_ptr<Communicator>> active;
+  // What keeps the listed bells in being until the next sleep is over: the last turn before it may
+  // find a group's queue empty and let go of the group.
+  std::vector<std::shared_ptr<Communicator>> listed;
   std::vector<std::shared_ptr<shm::Region>> mapped;
   std::vector<Bell*> bells;
   std::vector<Bell*> place;
   uint64_t seen = 0;
 
+  // True if there is something new to serve, and so also new bells to sleep on.
   const auto take_arrivals = [&] {
-    if (observe(arrived_) == seen) return;
+    if (observe(calls_) == seen) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
-    seen = arrived_;
+    seen = calls_;
     for (std::shared_ptr<Communicator>& arrival : arrivals_) {
       if (std::find(active.begin(), active.end(), arrival) == active.end()) {
         active.push_back(std::move(arrival));
       }
     }
     arrivals_.clear();
+    return true;
   };
-  // Never done: the thread lives as long as the process.
+  // Never done: the thread lives as long as the process. An arrival counts as progress even if it
+  // is blocked at once: else the last turn before a sleep could take it up, and the thread would
+  // sleep on bells that were listed before.
   const auto turn = [&](bool examine) {
-    take_arrivals();
-    Attempt result = Attempt::kBlocked;
+    Attempt result = take_arrivals() ? Attempt::kProgressed : Attempt::kBlocked;
     for (size_t i = 0; i < active.size();) {
       const Communicator::Served served = active[i]->serve_in_background(examine);
       if (served == Communicator::Served::kEmpty) {
@@ -74,9 +93,9 @@ void Engine::loop() {
     return result;
   };
   const auto check = [&] {
-    // Let go of what the last sleep kept mapped.
-    mapped.clear();
     bells.assign(1, &bell_);
+    listed.clear();
+    mapped.clear();
     turn(true);
     // With nothing to serve there is nothing to look at until somebody rings.
     std::chrono::microseconds slice =
@@ -85,6 +104,7 @@ void Engine::loop() {
       // A thread that helps rings us when it stops.
       if (communicator->helped()) continue;
       std::chrono::microseconds own;
+      listed.push_back(communicator);
       mapped.push_back(communicator->sleeping_place(place, own));
       slice = std::min(slice, own);
       for (Bell* bell : place) {
@@ -98,10 +118,14 @@ void Engine::loop() {
     }
     return slice;
   };
+  // While some group always progresses there is no sleep, hence no check, and the deadlines of the
+  // others must be kept all the same.
+  uint32_t turns = 0;
   WaitPolicy policy = WaitPolicy::background();
   policy.slice = kIdleSlice;
   wait_until(
-      policy, [&] { return turn(false); }, [&] { return std::span<Bell* const>(bells); }, check);
+      policy, [&] { return turn(++turns % kExamineEvery == 0); },
+      [&] { return std::span<Bell* const>(bells); }, check);
 }
 
 }  // namespace hybridcomm

@@ -31,7 +31,7 @@ class Engine {
 
   std::mutex mutex_;
   std::vector<std::shared_ptr<Communicator>> arrivals_;
-  uint64_t arrived_ = 0;    // calls of serve(); read without the lock
+  uint64_t calls_ = 0;      // of serve() and wake(); read without the lock
   int thread_process_ = 0;  // the process that has a thread; a forked child starts its own
   Bell bell_;
 };
