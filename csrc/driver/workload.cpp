@@ -80,8 +80,9 @@ void SharedStore::set(const std::string& key, const std::string& value) {
 }
 
 std::optional<std::string> SharedStore::try_get(const std::string& key) {
-  const auto used = std::min<size_t>(load_acquire(table_.used), std::size(table_.entries));
-  for (size_t i = 0; i < used; ++i) {
+  // The newest first: set() appends.
+  for (size_t i = std::min<size_t>(load_acquire(table_.used), std::size(table_.entries));
+       i-- > 0;) {
     SharedTable::Entry& entry = table_.entries[i];
     if (load_acquire(entry.ready) != 0 && key == entry.key) return std::string(entry.value);
   }

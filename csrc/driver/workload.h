@@ -25,7 +25,7 @@ struct SharedTable {
   struct Entry {
     uint32_t ready = 0;
     char key[60] = {};
-    char value[192] = {};
+    char value[640] = {};
   };
   uint32_t used = 0;
   Entry entries[600];

@@ -492,7 +492,13 @@ void Communicator::ring_all(shm::Region& region) {
 void Communicator::fail(const Operation& operation, ErrorInfo info, Finished& finished) {
   // The first cause goes before what this rank found by itself: it names the rank that died, not
   // the one that gave up next.
-  if (join_ != nullptr) join_->give_up(info);
+  if (join_ != nullptr) {
+    try {
+      join_->give_up(info);
+    } catch (const std::exception&) {
+      // The store is gone as well: what went wrong first is what the caller must hear.
+    }
+  }
   if (region_ != nullptr) {
     const uint64_t first = latch(*region_, info.kind, info.peer);
     if (reporter_of(first) != static_cast<int>(options_.rank))

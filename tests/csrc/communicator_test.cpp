@@ -300,6 +300,27 @@ void a_rank_that_is_done_may_leave() {
   }
 }
 
+// The store may be gone by the time a failure is to be told: that must not hide the failure.
+void a_broken_store_does_not_hide_the_cause() {
+  struct Broken : KeyValueStore {
+    void set(const std::string&, const std::string& value) override {
+      if (value.find("failed") != std::string::npos) throw std::runtime_error("connection lost");
+    }
+    std::optional<std::string> try_get(const std::string&) override { return std::nullopt; }
+  };
+  CommunicatorOptions options;
+  options.shape = {2, 1, 2, 64};
+  options.timeout = milliseconds(100);
+  const auto group = Communicator::create(options, std::make_shared<Broken>());
+  for (const bool async : {true, false}) {
+    const auto error = caught([&] {
+      if (async) group->wait(group->submit(barrier(2, 0)), milliseconds(5000));
+      group->run(barrier(2, 0));
+    });
+    CHECK_ERROR(error, kTimeout, error->peer == 1 && has(error, "rank 1 to join the group"));
+  }
+}
+
 // ---- arguments ----------------------------------------------------------------------------------
 
 void wrong_arguments_harm_nobody() {
@@ -400,6 +421,7 @@ int main() {
   what_is_queued_behind_a_failure_fails();
   pending_operations_end_with_the_group();
   a_rank_that_is_done_may_leave();
+  a_broken_store_does_not_hide_the_cause();
   wrong_arguments_harm_nobody();
   an_undefined_reduction_is_an_error();
   many_operations_with_random_delays();

@@ -193,6 +193,16 @@ void deaths() {
   });
 }
 
+void the_store_of_forked_ranks_replaces() {
+  const driver::SharedMemory<driver::SharedTable> table;
+  driver::SharedStore store(*table);
+  store.set("key", "old");
+  store.set("other", "value");
+  store.set("key", "new");
+  CHECK(store.try_get("key") == "new" && store.try_get("other") == "value");
+  CHECK(!store.try_get("none"));
+}
+
 // Forked ranks that meet, each in its own process.
 void many_ranks(uint32_t world) {
   leaves_nothing("many ranks", [world] {
@@ -219,6 +229,7 @@ void many_ranks(uint32_t world) {
 }  // namespace
 
 int main() {
+  the_store_of_forked_ranks_replaces();
   many_ranks(5);
   old_entries();
   cards();
