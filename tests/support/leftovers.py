@@ -54,8 +54,9 @@ def system() -> System:
 def new_in_system(before: System) -> list[str]:
     """Compares the machine with an earlier look at it.
 
-    An abstract socket lives as long as a process holds it, so a new one counts only if it bears our
-    name: other programs come and go.
+    Other programs come and go. So a file counts only if no living process uses it, an abstract
+    socket (which lives as long as a process holds it) only if it bears our name, and both only if
+    they are still there a moment later.
 
     Args:
         before: The earlier look.
@@ -63,12 +64,18 @@ def new_in_system(before: System) -> list[str]:
     Returns:
         What is new, one line each.
     """
+    found = _new_names(before)
+    if found:
+        time.sleep(0.5)
+        found &= _new_names(before)
+    return sorted(found)
+
+
+def _new_names(before: System) -> set[str]:
     now = system()
-    files = [f"/dev/shm/{name}" for name in now.files - before.files if not _is_open(name)]
-    sockets = [
-        f"abstract socket {name}" for name in now.sockets - before.sockets if "hybridcomm" in name
-    ]
-    return sorted(files + sockets)
+    files = {f"/dev/shm/{name}" for name in now.files - before.files if not _is_open(name)}
+    sockets = {name for name in now.sockets - before.sockets if "hybridcomm" in name}
+    return files | {f"abstract socket {name}" for name in sockets}
 
 
 def footprint(pid: int | str = "self") -> Footprint:
