@@ -210,7 +210,7 @@ class Call:
                 self._outcomes[rank] = Outcome(failure=failure)
         for rank, worker in enumerate(self._workers):
             fine = self._outcomes[rank].failure is None and rank not in self._disturbed
-            self._pool.take_back(worker, reusable=fine)
+            self._pool.take_back(worker, reusable=fine and worker.status is None)
         return [self._outcomes[rank] for rank in range(len(self._workers))]
 
     def _take_messages(self, deadline: float) -> bool:
@@ -227,10 +227,11 @@ class Call:
         patience = max(0.0, deadline - time.monotonic())
         ready = connection.wait([*waiting, *ends], patience)
         for end in ready:
+            if isinstance(end, connection.Connection):
+                self._receive(waiting[end])
+        for end in ready:
             if isinstance(end, int):
                 self._note_death(ends[end])
-            elif isinstance(end, connection.Connection):
-                self._receive(waiting[end])
         return bool(ready)
 
     def _receive(self, rank: int) -> bool:
@@ -339,8 +340,6 @@ class RankPool:
         """
         if len(self._busy) + world > self._most:
             raise ValueError(f"world: {world} ranks are more than the pool's {self._most}")
-        workers = [self._idle.pop() if self._idle else _Worker(self._nursery) for _ in range(world)]
-        self._busy += workers
         meeting = Meeting(
             backend or self.backend,
             self._store.port,
@@ -348,11 +347,16 @@ class RankPool:
             group_timeout,
             options,
         )
-        call = Call(self, workers, function.__name__)
-        for rank, worker in enumerate(workers):
+        messages = []
+        for rank in range(world):
             task = Task(function, arguments, rank, world, meeting, group, environment or {})
             # In two layers: the outer one carries what the inner one needs to be unpickled.
-            worker.connection.send_bytes(pickle.dumps((sys.path, pickle.dumps(task))))
+            messages.append(pickle.dumps((sys.path, pickle.dumps(task))))
+        workers = [self._idle.pop() if self._idle else _Worker(self._nursery) for _ in range(world)]
+        self._busy += workers
+        call = Call(self, workers, function.__name__)
+        for worker, message in zip(workers, messages, strict=True):
+            worker.connection.send_bytes(message)
         return call
 
     def close(self) -> list[str]:
