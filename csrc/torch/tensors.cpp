@@ -2,6 +2,7 @@
 #include "torch/tensors.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 
@@ -105,6 +106,13 @@ Elements CallSite::check(const at::Tensor& tensor, const std::string& argument) 
   if (tensor.is_nested()) refuse(argument, "it is a nested tensor; pass its dense values");
   if (!tensor.has_storage()) {
     refuse(argument, "it has no memory of its own (a fake or wrapped tensor)");
+  }
+  // FSDP, for one, frees storage under tensors that live on.
+  if (at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                       tensor.storage_offset()) > tensor.storage().nbytes() &&
+      tensor.numel() != 0) {
+    refuse(argument, text("its storage has ", tensor.storage().nbytes(), " bytes, too few for its ",
+                          describe(tensor), ": it has been freed or resized"));
   }
   const std::optional<DType> dtype = code_of(tensor.scalar_type());
   if (dtype) return {*dtype, static_cast<uint64_t>(tensor.numel())};

@@ -77,6 +77,13 @@ def _all_reduce(tensor: torch.Tensor, op: _OPS.RedOpType) -> None:
     group.allreduce([tensor], options).wait()
 
 
+def _freed(count: int) -> torch.Tensor:
+    """A tensor without memory, as FSDP leaves them."""
+    tensor = torch.ones(count)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 # Calls that must be refused, each with words that the message must hold.
 _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "AVG of bool": (
@@ -94,6 +101,10 @@ _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "SUM of a type that is only moved": (
         lambda: dist.all_reduce(torch.zeros(8, dtype=torch.uint8).view(torch.float8_e4m3fnuz)),
         ("SUM", "float8_e4m3fnuz"),
+    ),
+    "a tensor whose storage was freed": (
+        lambda: dist.all_reduce(_freed(100)),
+        ("0 bytes", "100", "freed"),
     ),
     "output too small": (
         lambda: dist.all_gather_into_tensor(_ones(5), _ones(3)),

@@ -95,7 +95,13 @@ Receipt receive(const Descriptor& socket, Packet& packet) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  const ssize_t size = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  ssize_t size = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  // Linux looks for a packet first and then, if there was none, for the end: a peer that sends and
+  // closes in between seems to have closed without sending. A second look finds the packet.
+  if (size == 0) {
+    message.msg_controllen = sizeof(control);
+    size = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  }
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Receipt::kNothing;
   if (size > 0) {
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
