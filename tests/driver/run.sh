@@ -76,6 +76,12 @@ for world in 2 3 4; do
     done
   done
 done
+if [[ $sanitizer != thread ]]; then
+  command=("$driver" kill)
+  passes "20 deaths" --world 3 --programs "$(prefixes 3 1)" --survivors "$two" "${small[@]}" \
+    --count 333 --rounds 20
+  command=("$driver" run)
+fi
 passes "nothing but headers" --world 3 --programs "$(prefixes 3 1)" --count 0 --iterations 500
 passes "one rank" --world 1 --programs "$(prefixes 1 1)" --iterations 100 --async
 exit $failed

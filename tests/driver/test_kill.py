@@ -18,9 +18,10 @@ def kill(world: int, rounds: int, *arguments: object, limit: float = 100) -> Out
     return run("kill", world, *options, limit=limit)
 
 
-def test_survivors_name_the_dead_and_go_on() -> None:
+@pytest.mark.parametrize("engine", [[], ["--async"]], ids=["sync", "async"])
+def test_survivors_name_the_dead_and_go_on(engine: list[str]) -> None:
     """The driver checks every round; a latency above 1 s is a failure of its own."""
-    outcome = kill(3, 60, "--seed", 5)
+    outcome = kill(3, 60, "--seed", 5, *engine)
     assert outcome.status == 0, outcome.complaints
     assert outcome.report["failures"] == 0
     assert sum(outcome.report["killed_in"].values()) == 60
