@@ -82,7 +82,20 @@ void cpu_relax() {
 #endif
 }
 
-void yield_core() { sched_yield(); }
+// Whoever yields queues behind every thread that wants the core, for milliseconds if they compute;
+// whoever sleeps is woken ahead of them. So a yield that took long is the last for a while.
+bool yield_core() {
+  constexpr std::chrono::microseconds kLong{50};
+  constexpr std::chrono::milliseconds kWhile{100};
+  thread_local Clock::time_point crowded_until{};
+  const Clock::time_point before = Clock::now();
+  if (before < crowded_until) return false;
+  sched_yield();
+  const Clock::time_point after = Clock::now();
+  if (after - before < kLong) return true;
+  crowded_until = after + kWhile;
+  return false;
+}
 
 // The spin covers a peer that is at work on another core: its answer takes a few microseconds. Any
 // longer, and the peer is probably waiting for this very core, which only a yield gives it; a long

@@ -66,7 +66,9 @@ struct WaitPolicy {
 int usable_cores();
 
 void cpu_relax();
-void yield_core();
+// Lets another thread have the core. False if that is no use now: a thread that has nothing to do
+// with us kept the core for long, here or within the last tenth of a second.
+bool yield_core();
 
 // Sleeps until a bell rings, `at_most` has passed, or a signal arrives. `seen[i]` is the value of
 // bells[i]->rings at which the caller last found nothing to do. An empty span just sleeps.
@@ -95,7 +97,7 @@ void wait_until(const WaitPolicy& policy, AttemptFn&& attempt, BellsFn&& bells, 
       continue;
     }
     if (idle <= policy.spins + policy.yields) {
-      yield_core();
+      if (!yield_core()) idle = policy.spins + policy.yields;
       continue;
     }
     std::chrono::microseconds slice = check();

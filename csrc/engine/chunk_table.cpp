@@ -101,6 +101,14 @@ std::vector<Chunk> chunk_table(const OperationArguments& arguments,
       at += shm::round_up(length(i), kCacheLine);
     }
   }
+  // The executor takes a step's length from one of its chunks.
+  const ProgramView view = program.view();
+  for (uint32_t i = 0; i < view.channel_begin[channels]; ++i) {
+    const Step& step = view.steps[i];
+    require(step.src == kNoChunk || step.dst == kNoChunk ||
+                table[step.src].bytes == table[step.dst].bytes,
+            arguments, "step " + std::to_string(i) + " joins chunks of different lengths");
+  }
   return table;
 }
 

@@ -492,13 +492,7 @@ void Communicator::ring_all(shm::Region& region) {
 void Communicator::fail(const Operation& operation, ErrorInfo info, Finished& finished) {
   // The first cause goes before what this rank found by itself: it names the rank that died, not
   // the one that gave up next.
-  if (join_ != nullptr) {
-    try {
-      join_->give_up(info);
-    } catch (const std::exception&) {
-      // The store is gone as well: what went wrong first is what the caller must hear.
-    }
-  }
+  if (!joined_) give_up_joining(info);
   if (region_ != nullptr) {
     const uint64_t first = latch(*region_, info.kind, info.peer);
     if (reporter_of(first) != static_cast<int>(options_.rank))
@@ -517,7 +511,18 @@ void Communicator::fail(const Operation& operation, ErrorInfo info, Finished& fi
   queue_.clear();
 }
 
+void Communicator::give_up_joining(const ErrorInfo& info) {
+  if (options_.rank != 0 || store_ == nullptr || options_.shape.world == 1) return;
+  try {
+    shm::Join::give_up(*store_, info);
+  } catch (const std::exception&) {
+    // The store is gone as well: what went wrong first is what the caller must hear.
+  }
+}
+
 void Communicator::abort(const std::string& reason) {
+  // The memory of a forked child's group is its parent's.
+  if (process_id_ != getpid()) return;
   std::shared_ptr<shm::Region> region;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -538,6 +543,7 @@ void Communicator::abort(const std::string& reason) {
       info.rank = info.peer = static_cast<int>(options_.rank);
       info.message = "group '" + options_.group + "' was aborted on rank " +
                      std::to_string(options_.rank) + ": " + reason;
+      if (region == nullptr) give_up_joining(info);
       failure_ = std::move(info);
     }
   }

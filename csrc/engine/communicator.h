@@ -127,6 +127,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string describe_header(uint32_t rank) const;
   std::string doing(uint32_t rank, uint64_t sequence) const;
 
+  // Rank 0 tells ranks that have not joined yet.
+  void give_up_joining(const ErrorInfo& info);
   // Latches the cause, if it is the first, and wakes all ranks. Returns the first.
   uint64_t latch(shm::Region& region, ErrorKind kind, int peer);
   void ring_all(shm::Region& region);

@@ -175,11 +175,26 @@ void misfits() {
     CHECK(drive({&leader}));
     CHECK(leader.raised(ErrorKind::kSystem, "rank 1 could not prove"), "%s", leader.message());
   });
+  leaves_nothing(
+      "a crowd that says nothing neither keeps the ranks out nor uses descriptors up", [] {
+        const auto store = std::make_shared<MapStore>();
+        Party leader(0, store);
+        std::vector<Descriptor> crowd;
+        for (int i = 0; i < 300; ++i) {
+          crowd.push_back(call(*store));
+          leader.step();
+        }
+        const Belongings with_crowd;
+        CHECK(with_crowd.descriptors < 300 + 100, "%zu descriptors", with_crowd.descriptors);
+        Party follower(1, store);
+        CHECK(drive({&leader, &follower}));
+        CHECK(leader.done && follower.done, "%s; %s", leader.message(), follower.message());
+      });
   leaves_nothing("rank 0's reason reaches those who come later", [] {
     const auto store = std::make_shared<MapStore>();
     Party late(1, store);
     Party leader(0, store);
-    leader.join->give_up({ErrorKind::kTimeout, "no rank 1", "", "", 0, 0, 0, 1});
+    Join::give_up(*store, {ErrorKind::kTimeout, "no rank 1", "", "", 0, 0, 0, 1});
     CHECK(drive({&late}));
     CHECK(late.raised(ErrorKind::kTimeout, "rank 0 gave up: no rank 1", 1), "%s", late.message());
   });

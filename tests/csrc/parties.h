@@ -44,20 +44,21 @@ struct MapStore : KeyValueStore {
 
 // One rank's Join, with what became of it.
 struct Party {
+  uint32_t rank;
+  std::shared_ptr<KeyValueStore> store;
   std::unique_ptr<Join> join;
   bool done = false;
   std::optional<ErrorInfo> error;
 
-  Party(uint32_t rank, std::shared_ptr<KeyValueStore> store, Shape shape = kShape) {
-    join = Join::start(rank, shape, std::move(store), Clock::now());
-  }
+  Party(uint32_t rank, std::shared_ptr<KeyValueStore> store, Shape shape = kShape)
+      : rank(rank), store(store), join(Join::start(rank, shape, store, Clock::now())) {}
   void step() {
     if (done || error) return;
     try {
       done = join->advance();
     } catch (const CommError& caught) {
       error = caught.info();
-      join->give_up(*error);
+      if (rank == 0) Join::give_up(*store, *error);
     }
   }
   bool over() const { return done || error.has_value(); }

@@ -20,6 +20,7 @@ namespace {
 // "1 open SOCKET TOKEN" or "1 failed KIND PEER NANOSECONDS MESSAGE"
 constexpr char kKey[] = "hybridcomm/shm";
 constexpr uint32_t kProtocol = 1;
+constexpr size_t kMostArrivals = 64;
 constexpr auto kStorePoll = std::chrono::milliseconds(2);
 
 using Words = std::array<uint64_t, 2>;
@@ -136,7 +137,13 @@ class Leader : public Join {
   }
 
   bool advance() override {
-    while (Descriptor socket = accept_peer(listener_)) arrivals_.push_back(std::move(socket));
+    while (Descriptor socket = accept_peer(listener_)) {
+      // A rank says who it is as soon as it is connected; a crowd that says nothing must not use up
+      // our descriptors. Whoever is hung up on by mistake comes again.
+      if (arrivals_.size() == kMostArrivals) arrivals_.erase(arrivals_.begin());
+      arrivals_.push_back(std::move(socket));
+      std::erase_if(arrivals_, [this](Descriptor& arrival) { return greet(arrival); });
+    }
     std::erase_if(arrivals_, [this](Descriptor& socket) { return greet(socket); });
     uint32_t mapped = 1;
     for (uint32_t rank = 1; rank < shape_.world; ++rank) {
@@ -151,12 +158,6 @@ class Leader : public Join {
     if (mapped < shape_.world) return false;
     for (uint32_t rank = 1; rank < shape_.world; ++rank) introduce(rank, members_[rank].socket);
     return true;
-  }
-
-  void give_up(const ErrorInfo& info) override {
-    store_->set(kKey, "1 failed " + std::to_string(static_cast<int>(info.kind)) + " " +
-                          std::to_string(info.peer) + " " + std::to_string(monotonic_ns()) + " " +
-                          info.message.substr(0, 500));
   }
 
   std::string waiting_for(int& peer) const override {
@@ -327,8 +328,6 @@ class Follower : public Join {
     return false;
   }
 
-  void give_up(const ErrorInfo&) override {}
-
   std::string waiting_for(int& peer) const override {
     peer = 0;
     if (membership_.region == nullptr) return "rank 0 to open the group";
@@ -386,6 +385,7 @@ class Follower : public Join {
     std::getline(fields >> std::ws, info.message);
     if (at < created_ns_ || kind <= 0 || kind > static_cast<int>(ErrorKind::kSystem)) return;
     info.kind = static_cast<ErrorKind>(kind);
+    if (info.peer < 0) info.peer = 0;
     info.message = "rank 0 gave up: " + info.message;
     throw CommError(std::move(info));
   }
@@ -453,6 +453,12 @@ class Follower : public Join {
 };
 
 }  // namespace
+
+void Join::give_up(KeyValueStore& store, const ErrorInfo& info) {
+  store.set(kKey, "1 failed " + std::to_string(static_cast<int>(info.kind)) + " " +
+                      std::to_string(info.peer) + " " + std::to_string(monotonic_ns()) + " " +
+                      info.message.substr(0, 500));
+}
 
 std::unique_ptr<Join> Join::start(uint32_t rank, const Shape& shape,
                                   std::shared_ptr<KeyValueStore> store, Clock::time_point created) {

@@ -46,8 +46,8 @@ class Join {
   // One step; true once membership() is complete. Throws CommError: kPeerLost (with the rank) if a
   // rank died, kMismatch if a rank has another shape or version, kSystem if the system refused.
   virtual bool advance() = 0;
-  // Tells the ranks that have not come yet why they need not: rank 0 writes it into the store.
-  virtual void give_up(const ErrorInfo& info) = 0;
+  // Rank 0: tells the ranks that have not come yet why they need not.
+  static void give_up(KeyValueStore& store, const ErrorInfo& info);
   // What it waits for, for a time-out's message: "rank 3 to join", and the rank (or -1).
   virtual std::string waiting_for(int& peer) const = 0;
 
