@@ -56,7 +56,7 @@ class CommError(DistBackendError):
 
 
 class PeerLostError(CommError):
-    """A peer's process died, or it left the group. `peer` is the rank that is gone."""
+    """A peer's process died or ended, or it destroyed the group: rank `peer` is gone."""
 
 
 class CommTimeoutError(CommError):

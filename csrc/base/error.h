@@ -11,7 +11,7 @@ namespace hybridcomm {
 
 enum class ErrorKind : uint8_t {
   kNone = 0,
-  kPeerLost = 1,  // a peer's process died, or it left the group
+  kPeerLost = 1,  // a peer's process died or ended, or it destroyed the group
   kTimeout = 2,   // a deadline passed while waiting for a peer
   kMismatch = 3,  // ranks called different operations, or the same with different arguments
   kAborted = 4,   // somebody called abort

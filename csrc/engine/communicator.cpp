@@ -459,9 +459,8 @@ void Communicator::look_for_trouble(Operation& operation) {
       const bool dead = !left && !processes_[rank]->alive();
       // What it completed stays valid: the slots outlive it.
       if ((!left && !dead) || observe(control.completed) >= operation.sequence_) continue;
-      throw CommError(describe(
-          operation, ErrorKind::kPeerLost, static_cast<int>(rank),
-          name(rank) + (dead ? " died" : " left the group") + doing(rank, operation.sequence_)));
+      throw CommError(describe(operation, ErrorKind::kPeerLost, static_cast<int>(rank),
+                               name(rank) + how_lost(rank) + doing(rank, operation.sequence_)));
     }
   }
   if (Clock::now() >= deadline) {

@@ -125,6 +125,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string explain_mismatch(uint32_t a, uint32_t b) const;
   std::string waiting_for(const Operation& operation, int& peer) const;
   std::string describe_header(uint32_t rank) const;
+  const char* how_lost(uint32_t rank) const;
   std::string doing(uint32_t rank, uint64_t sequence) const;
 
   // Rank 0 tells ranks that have not joined yet.

@@ -96,20 +96,30 @@ ErrorInfo Communicator::describe_cause(const Operation& operation, uint64_t word
   std::string why;
   switch (kind) {
     case ErrorKind::kPeerLost: {
-      const bool left =
-          blamed >= 0 && observe(region_->control(static_cast<uint32_t>(blamed)).state) ==
-                             static_cast<uint32_t>(shm::RankState::kLeft);
-      why = who + (left ? " left the group" : " died") + by;
+      if (blamed < 0) break;
+      const auto lost = static_cast<uint32_t>(blamed);
+      why = who + how_lost(lost) + (joined_ ? doing(lost, operation.sequence_) : "") + by;
       break;
     }
-    case ErrorKind::kTimeout: why = "timed out waiting for " + who + by; break;
+    case ErrorKind::kTimeout:
+      if (blamed == static_cast<int>(options_.rank)) {
+        why = name(static_cast<uint32_t>(reporter)) +
+              " had given up waiting for this rank, which came too late";
+      } else {
+        why = "timed out waiting for " + who +
+              (blamed >= 0 && joined_
+                   ? ", which was then" + doing(static_cast<uint32_t>(blamed), operation.sequence_)
+                   : "") +
+              by;
+      }
+      break;
     case ErrorKind::kMismatch:
       why = blamed < 0 || !joined_
                 ? "the ranks were set up differently: see the error of " + who + by
                 : explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) +
                       by;
       break;
-    case ErrorKind::kAborted: why = who + " aborted the group"; break;
+    case ErrorKind::kAborted: why = who + " aborted the group (abort() or Ctrl-C)"; break;
     default:
       return describe(operation, ErrorKind::kSystem, blamed,
                       "the group failed on " + name(static_cast<uint32_t>(reporter)) +
@@ -122,7 +132,7 @@ std::string Communicator::explain_mismatch(uint32_t a, uint32_t b) const {
   return "the ranks disagree: " + name(a) + " called " + describe_header(a) + ", " + name(b) +
          " called " + describe_header(b) +
          ". All ranks of a group must make the same calls in the same order, with the same dtype, "
-         "number of elements, operation and root";
+         "number of elements, operation, root and algorithm (HYBRIDCOMM_ALGORITHM)";
 }
 
 std::string Communicator::describe_header(uint32_t rank) const {
@@ -155,6 +165,12 @@ std::string Communicator::doing(uint32_t rank, uint64_t sequence) const {
   }
   const auto phase = static_cast<Phase>(load_relaxed(control.phase));
   return std::string(" in the middle of it, in phase '") + phase_name(phase) + "'";
+}
+
+const char* Communicator::how_lost(uint32_t rank) const {
+  const bool left =
+      observe(region_->control(rank).state) == static_cast<uint32_t>(shm::RankState::kLeft);
+  return left ? " ended or destroyed the group" : " died";
 }
 
 std::string Communicator::waiting_for(const Operation& operation, int& peer) const {

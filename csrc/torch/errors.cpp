@@ -53,7 +53,14 @@ std::exception_ptr to_exception(const ErrorInfo& info) {
         py::module_::import("hybridcomm.errors")
             .attr("make_error")(kind_name(info.kind), info.message, known_fields(info));
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-  } catch (const py::error_already_set& error) {
+  } catch (py::error_already_set& error) {
+    // Ctrl-C while Python was making the exception is what the caller must see.
+    if (error.matches(PyExc_KeyboardInterrupt)) {
+      error.restore();
+      python_error interrupt;
+      interrupt.persist();
+      return std::make_exception_ptr(std::move(interrupt));
+    }
     return torch_exception(info.message + " (and hybridcomm.errors failed: " + error.what() + ")");
   }
   python_error carrier;

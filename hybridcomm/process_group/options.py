@@ -103,7 +103,9 @@ def _algorithms_from(environment: Mapping[str, str]) -> dict[str, str]:
     for entry in filter(None, entries):
         collective, equals, algorithm = (part.strip() for part in entry.partition("="))
         if not equals:
-            raise ValueError(f"{_ALGORITHM}: {entry!r} is not COLLECTIVE=ALGORITHM")
+            raise ValueError(
+                f"{_ALGORITHM}: {entry!r} is not COLLECTIVE=ALGORITHM, as in all_reduce=ring"
+            )
         if collective in algorithms:
             raise ValueError(f"{_ALGORITHM}: {collective} is named twice")
         algorithms[collective] = algorithm
@@ -114,7 +116,7 @@ def _algorithms_from(environment: Mapping[str, str]) -> dict[str, str]:
 def _check_algorithms(algorithms: Mapping[str, str], source: str) -> None:
     for collective, algorithm in algorithms.items():
         try:
-            known = algorithms_of(collective)
+            known = algorithms_of(collective, one_sided=False)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
         if algorithm not in known:

@@ -11,6 +11,10 @@ from .registry import algorithms, build, collectives
 from .text import format_program
 from .verify import verify
 
+# A person neither reads nor waits for more.
+_MOST_VERIFIED = 256
+_MOST_PRINTED = 1024
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments.
@@ -55,11 +59,23 @@ def run(args: argparse.Namespace) -> int:
         return 2
 
 
+def _check_size(args: argparse.Namespace) -> None:
+    if args.verify and args.world > _MOST_VERIFIED:
+        raise ValueError(
+            f"--world {args.world}: verifying takes minutes beyond {_MOST_VERIFIED} ranks"
+        )
+    if args.rank is None and args.world > _MOST_PRINTED:
+        raise ValueError(
+            f"--world {args.world}: name one --rank; all are printed up to {_MOST_PRINTED} ranks"
+        )
+
+
 def _run(args: argparse.Namespace) -> int:
     algorithm = args.algorithm or algorithms(args.collective)[0]
     root = args.root
     if root is None and args.collective == "broadcast":
         root = 0
+    _check_size(args)
     program = build(args.collective, algorithm, args.world, channels=args.channels, root=root)
     if args.flat is not None:
         ranks = range(args.world) if args.rank is None else [args.rank]

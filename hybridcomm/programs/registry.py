@@ -19,14 +19,17 @@ from .layout import Collective, Layout, collective_named
 
 Algorithm = Callable[[int, int], Program]  # (world, channels) -> program, with root 0 if it has one
 
+# Need the peers' buffers mapped into this process, which no group does yet.
+_ONE_SIDED = frozenset({"two_shot_mapped"})
+
 _ALGORITHMS: dict[Collective, dict[str, Algorithm]] = {
     Collective.ALL_REDUCE: {
-        "ring": all_reduce_ring,
         "two_shot": all_reduce_two_shot,
+        "ring": all_reduce_ring,
         "two_shot_mapped": all_reduce_two_shot_mapped,
     },
-    Collective.BROADCAST: {"binomial": broadcast_binomial, "direct": broadcast_direct},
-    Collective.ALL_GATHER: {"ring": all_gather_ring, "direct": all_gather_direct},
+    Collective.BROADCAST: {"direct": broadcast_direct, "binomial": broadcast_binomial},
+    Collective.ALL_GATHER: {"direct": all_gather_direct, "ring": all_gather_ring},
     Collective.BARRIER: {"dissemination": barrier_dissemination},
 }
 
@@ -40,19 +43,21 @@ def collectives() -> tuple[str, ...]:
     return tuple(collective.word for collective in _ALGORITHMS)
 
 
-def algorithms(collective: str) -> tuple[str, ...]:
+def algorithms(collective: str, *, one_sided: bool = True) -> tuple[str, ...]:
     """Name the algorithms of a collective.
 
     Args:
         collective: For instance ``"all_reduce"``.
+        one_sided: Whether to name those that read or write their peers' buffers directly.
 
     Returns:
-        Their names, for instance ``("ring", "two_shot", "two_shot_mapped")``.
+        Their names, for instance ``("two_shot", "ring", "two_shot_mapped")``.
 
     Raises:
         ValueError: There is no such collective.
     """
-    return tuple(_ALGORITHMS.get(collective_named(collective), {}))
+    names = _ALGORITHMS.get(collective_named(collective), {})
+    return tuple(name for name in names if one_sided or name not in _ONE_SIDED)
 
 
 def build(

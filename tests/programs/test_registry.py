@@ -17,7 +17,8 @@ from hybridcomm.programs.ir import Program, Step
 
 def test_names() -> None:
     assert collectives() == ("all_reduce", "broadcast", "all_gather", "barrier")
-    assert algorithms("all_reduce") == ("ring", "two_shot", "two_shot_mapped")
+    assert algorithms("all_reduce") == ("two_shot", "ring", "two_shot_mapped")
+    assert algorithms("all_reduce", one_sided=False) == ("two_shot", "ring")
     assert algorithms("reduce_scatter") == ()
 
 
@@ -25,7 +26,12 @@ def test_names() -> None:
     ("arguments", "root", "channels", "message"),
     [
         (("all_redoce", "ring", 2), None, 1, "collective: 'all_redoce' is not known; one of all_r"),
-        (("all_reduce", "star", 2), None, 1, "algorithm: all_reduce has no 'star'; one of ring,"),
+        (
+            ("all_reduce", "star", 2),
+            None,
+            1,
+            "algorithm: all_reduce has no 'star'; one of two_shot,",
+        ),
         (("scatter", "ring", 2), None, 1, "algorithm: scatter has no 'ring'; one of there are no"),
         (("all_reduce", "ring", 0), None, 1, "world: 0 is too small"),
         (("all_reduce", "ring", 2), None, 0, "channels: 0 is too small"),
