@@ -16,6 +16,8 @@ namespace {
 
 // Slots that one turn may move before other groups get theirs.
 constexpr uint32_t kBudget = 16;
+// Beyond this the clock would overflow; the operation's own time-out comes first.
+constexpr std::chrono::hours kLongestWait{24 * 365};
 // While joining, progress comes from sockets, which ring no bell.
 constexpr std::chrono::microseconds kJoinPoll{300};
 
@@ -116,7 +118,8 @@ void Communicator::run(OperationArguments arguments) {
 
 void Communicator::wait(const std::shared_ptr<Operation>& operation,
                         std::chrono::milliseconds at_most) {
-  const auto until = at_most.count() > 0 ? Clock::now() + at_most : Clock::time_point::max();
+  const bool limited = at_most.count() > 0 && at_most < kLongestWait;
+  const auto until = limited ? Clock::now() + at_most : Clock::time_point::max();
   help_until_done(operation, until);
 }
 

@@ -35,11 +35,8 @@ ReleaseGil::ReleaseGil() {
 void check_signals() {
   // Python runs handlers on its main thread only.
   if (syscall(SYS_gettid) != getpid()) return;
-  thread_local Clock::time_point last_call, last_look;
+  thread_local Clock::time_point last_look;
   const Clock::time_point now = Clock::now();
-  // Calls of one wait follow each other closely; after a gap, another wait has begun.
-  if (now - last_call > kSignalPeriod) last_look = now;
-  last_call = now;
   if (now - last_look < kSignalPeriod || !interpreter_usable()) return;
   last_look = now;
   const pybind11::gil_scoped_acquire gil;

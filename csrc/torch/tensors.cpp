@@ -168,6 +168,7 @@ void CallSite::check_match(const at::Tensor& tensor, const std::string& argument
 Buffer Operands::stage(const at::Tensor& tensor, bool load, bool store) {
   if (lies_as_used(tensor)) {
     held_.push_back(tensor);
+    storages_.push_back(tensor.storage());
     void* const data =
         store ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
     return {data, tensor.nbytes()};

@@ -73,6 +73,8 @@ class Operands {
   Buffer stage(const at::Tensor& tensor, bool load, bool store);
 
   std::vector<at::Tensor> held_;
+  // A tensor that is held may be given other storage (set_, .data) while we use this one.
+  std::vector<c10::Storage> storages_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // (where to, from where)
 };
 

@@ -33,9 +33,19 @@ void old_entries() {
   };
   fresh_leader_follows("a listener that is gone",
                        [](MapStore& store) { store.set(kKey, "1 open hybridcomm-nobody 1-2"); });
-  fresh_leader_follows("a reason from before this group", [](MapStore& store) {
-    store.set(kKey, "1 failed 2 1 " + std::to_string(now_ns() - 1'000'000) + " that was then");
+  fresh_leader_follows("a reason from long before this group", [](MapStore& store) {
+    store.set(kKey, "1 failed 2 1 " + std::to_string(now_ns() - 120'000'000'000) + " long ago");
   });
+  const std::string recent = "1 failed 2 1 " + std::to_string(now_ns() - 1'000'000) + " just now";
+  leaves_nothing("a reason from before this rank made the group", [&] {
+    const auto store = std::make_shared<MapStore>();
+    store->set(kKey, recent);
+    Party follower(1, store);
+    CHECK(drive({&follower}));
+    CHECK(follower.raised(ErrorKind::kTimeout, "just now"), "%s", follower.message());
+  });
+  fresh_leader_follows("a reason that this process has raised before",
+                       [&](MapStore& store) { store.set(kKey, recent); });
   fresh_leader_follows("reasons that make no sense", [](MapStore& store) {
     store.set(kKey, "1 failed 77 1 " + std::to_string(now_ns() + 1'000'000'000) + " what?");
   });

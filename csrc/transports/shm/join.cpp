@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -21,6 +23,7 @@ namespace {
 constexpr char kKey[] = "hybridcomm/shm";
 constexpr uint32_t kProtocol = 1;
 constexpr size_t kMostArrivals = 64;
+constexpr std::chrono::nanoseconds kReasonAge = std::chrono::minutes(1);
 constexpr auto kStorePoll = std::chrono::milliseconds(2);
 
 using Words = std::array<uint64_t, 2>;
@@ -117,6 +120,14 @@ std::string list_missing(const std::vector<uint32_t>& missing, int& peer) {
   std::string text;
   for (const uint32_t rank : missing) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   return "rank " + text + " to join the group";
+}
+
+// Whether a rank of this process hears for the first time of what rank 0 said at `at`.
+bool first_hearing(uint32_t rank, int64_t at) {
+  static std::mutex mutex;
+  static std::set<std::pair<uint32_t, int64_t>> heard;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return heard.emplace(rank, at).second;
 }
 
 class Leader : public Join {
@@ -383,7 +394,8 @@ class Follower : public Join {
     ErrorInfo info;
     fields >> kind >> info.peer >> at;
     std::getline(fields >> std::ws, info.message);
-    if (at < created_ns_ || kind <= 0 || kind > static_cast<int>(ErrorKind::kSystem)) return;
+    if (kind <= 0 || kind > static_cast<int>(ErrorKind::kSystem)) return;
+    if (at < created_ns_ - kReasonAge.count() || !first_hearing(rank_, at)) return;
     info.kind = static_cast<ErrorKind>(kind);
     if (info.peer < 0) info.peer = 0;
     info.message = "rank 0 gave up: " + info.message;

@@ -13,9 +13,10 @@
 // host; host names and environment are not asked. The peer's uid (SO_PEERCRED) and the token keep
 // other users and other jobs out.
 //
-// If rank 0 gives up, its entry in the store becomes the reason, with the host's monotonic time. A
-// rank believes it only if it is later than its own group: torch creates a group on all ranks
-// before any of them uses it, so an earlier reason is that of an earlier group.
+// If rank 0 gives up, its entry in the store becomes the reason, with the host's monotonic time.
+// Groups made one after the other may share their place in the store, and rank 0 may give up before
+// another rank has even made the group. So a rank believes a reason that it has not heard before,
+// unless it is a minute older than its own group: that is an earlier group's.
 //
 // Everything is resumable: advance() never blocks.
 #pragma once
