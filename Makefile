@@ -31,6 +31,7 @@ venv: .venv/ready ## make .venv, with torch in it
 
 build: .venv/built ## build, and install into .venv in editable form
 .venv/built: .venv/ready $(SOURCES)
+	@echo "building hybridcomm: a minute or two the first time"
 	MAX_JOBS=$(JOBS) $(BIN)/pip install --quiet --no-build-isolation -e '.[demo,test,lint]'
 	@touch $@
 
