@@ -5,24 +5,24 @@
 // would wait for ever.
 //
 // Callbacks that start collectives must start them in the same order on every rank. Operations
-// complete in that order, so a callback begins when the one before it has returned, or has started
-// a collective, which it may now be waiting for. One that takes long without either is overtaken,
-// in case it waits for something that comes after it.
+// complete in that order, so their callbacks run one at a time in that order, but for those of the
+// collectives that a running callback has started, which it may be waiting for. (Against
+// collectives that other threads start at the same time there is no order, here or in any library.)
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 
 namespace hybridcomm {
 
-// Runs `task`, which throws nothing, after those given before it.
-void run_callback(std::function<void()> task);
+// The callback that this thread is running; 0 if none.
+uint64_t current_callback();
 
-// Whether this thread is running a callback.
-bool in_callback();
-
-// Called when a collective has been started: if by a callback, the next one may begin.
-void callback_may_wait();
+// Runs `task`, which throws nothing, after those of the same group that were given before it.
+// `group` is any address that names the group; `parent` the callback that started the operation, 0
+// if none did.
+void run_callback(const void* group, uint64_t parent, std::function<void()> task);
 
 // Around other things that a completed operation sets off: its tensors are released, which may run
 // Python.
@@ -34,7 +34,8 @@ class Completing {
   Completing& operator=(const Completing&) = delete;
 };
 
-// Waits until no callback is left and nothing is completing, at most so long.
-void wait_for_callbacks(std::chrono::seconds at_most);
+// Waits until no callback is left and nothing is completing, at most so long; no callback begins
+// after that.
+void finish_callbacks(std::chrono::seconds at_most);
 
 }  // namespace hybridcomm

@@ -64,12 +64,13 @@ void leave_groups() {
   for (const std::weak_ptr<Communicator>& group : leaving) {
     if (const std::shared_ptr<Communicator> communicator = group.lock()) communicator->shutdown();
   }
-  wait_for_callbacks(kLastCallbacks);
+  finish_callbacks(kLastCallbacks);
 }
 
 void stay_if_leaving() {
   const uint32_t leaver = observe(groups().leaver);
-  if (leaver == 0 || leaver == this_thread()) return;
+  // The leaver waits for callbacks.
+  if (leaver == 0 || leaver == this_thread() || current_callback() != 0) return;
   WaitPolicy policy;
   policy.slice = kForAWhile;
   wait_until(

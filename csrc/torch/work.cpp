@@ -50,16 +50,9 @@ void WorkHybridcomm::set_off(OperationArguments& arguments) {
 void WorkHybridcomm::submit(OperationArguments arguments) {
   set_off(arguments);
   operation_ = translating([&] { return communicator_->submit(std::move(arguments)); });
-  callback_may_wait();
 }
 
 void WorkHybridcomm::run(OperationArguments arguments) {
-  if (in_callback()) {
-    // The next callback may begin when this operation is queued, not before.
-    submit(std::move(arguments));
-    wait();
-    return;
-  }
   const ReleaseGil released;
   set_off(arguments);
   waiting([&] { communicator_->run(std::move(arguments)); });
@@ -83,9 +76,10 @@ void WorkHybridcomm::finish(c10::intrusive_ptr<WorkHybridcomm> given, const Erro
     self->recordFunctionEndCallback_ = nullptr;
   }
   if (has_future) {
-    run_callback([self, error = error != nullptr ? std::optional(*error) : std::nullopt] {
-      self->settle(error ? &*error : nullptr);
-    });
+    run_callback(self->communicator_.get(), self->parent_,
+                 [self, error = error != nullptr ? std::optional(*error) : std::nullopt] {
+                   self->settle(error ? &*error : nullptr);
+                 });
   }
 }
 
@@ -110,7 +104,8 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkHybridcomm::getFuture() {
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     settled = finished_;
   }
-  // Nobody can have added a callback yet.
+  // Not under the lock, because an error takes the interpreter's. A callback that another thread
+  // adds meanwhile runs here.
   if (settled) settle(operation_->error());
   return future_;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/callbacks.h"
 #include "torch/tensors.h"
 
 namespace hybridcomm {
@@ -49,6 +50,7 @@ class WorkHybridcomm : public c10d::Work {
   const std::shared_ptr<Communicator> communicator_;
   const std::vector<at::Tensor> outputs_;
   Operands operands_;
+  const uint64_t parent_ = current_callback();
   std::shared_ptr<Operation> operation_;  // set by submit()
 
   // Guarded by mutex_ of the base class.
