@@ -46,7 +46,7 @@ test: build ## run the tests, but for those marked slow
 	$(BIN)/python -m pytest -m 'not slow'
 
 test-all: build ## run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --full-matrix
 
 lint: build ## check style and types
 	$(BIN)/ruff check $(PY)

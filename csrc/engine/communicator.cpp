@@ -175,8 +175,12 @@ void Communicator::help_until_done(const std::shared_ptr<Operation>& operation,
             std::chrono::duration_cast<std::chrono::microseconds>(until - Clock::now());
         if (left.count() <= 0 && !operation->done()) {
           int peer = -1;
-          throw CommError(describe(*operation, ErrorKind::kTimeout, peer,
-                                   "not done within the time given to wait(); it goes on"));
+          const std::string what = look_at(*operation, peer);
+          throw CommError(
+              describe(*operation, ErrorKind::kTimeout, peer,
+                       "not done within the time given to wait(), and goes on; it waits "
+                       "for " +
+                           what));
         }
         slice = std::min(slice, left);
       }
@@ -187,6 +191,22 @@ void Communicator::help_until_done(const std::shared_ptr<Operation>& operation,
         [&] { return std::span<Bell* const>(bells); }, check);
   }
   if (const ErrorInfo* error = operation->error()) throw CommError(*error);
+}
+
+std::string Communicator::look_at(const Operation& operation, int& peer) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (queue_.empty() || queue_.front().get() != &operation) return "an earlier operation";
+    if (serving_) return "its steps, which another thread is carrying out";
+    serving_ = true;
+  }
+  const std::string what = waiting_for(operation, peer);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    serving_ = false;
+  }
+  ring(local_bell_);
+  return what;
 }
 
 std::shared_ptr<shm::Region> Communicator::sleeping_place(std::vector<Bell*>& bells,
@@ -351,17 +371,29 @@ bool Communicator::join() {
   return true;
 }
 
-void Communicator::publish_header(Operation& operation) {
-  set_phase(Phase::kPublish);
+shm::OperationHeader Communicator::header_of(const Operation& operation) {
   const OperationArguments& arguments = operation.arguments_;
-  shm::OperationHeader& header = region_->control(options_.rank).board[operation.sequence_ % 2];
+  shm::OperationHeader header{};
+  header.sequence = operation.sequence_;
   header.count = arguments.count;
   header.root = arguments.program->root();
   header.collective = static_cast<uint16_t>(arguments.program->collective());
   header.dtype = static_cast<uint8_t>(arguments.dtype);
   header.redop = static_cast<uint8_t>(arguments.redop);
-  std::memset(header.algorithm, 0, sizeof(header.algorithm));
   std::memcpy(header.algorithm, arguments.algorithm.data(), arguments.algorithm.size());
+  return header;
+}
+
+void Communicator::publish_header(Operation& operation) {
+  set_phase(Phase::kPublish);
+  shm::OperationHeader& header = region_->control(options_.rank).board[operation.sequence_ % 2];
+  const shm::OperationHeader filled = header_of(operation);
+  header.count = filled.count;
+  header.root = filled.root;
+  header.collective = filled.collective;
+  header.dtype = filled.dtype;
+  header.redop = filled.redop;
+  std::memcpy(header.algorithm, filled.algorithm, sizeof(header.algorithm));
   publish(header.sequence, operation.sequence_);
   ring_all(*region_);
 }

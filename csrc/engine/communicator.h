@@ -105,10 +105,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<shm::Region> sleeping_place(std::vector<Bell*>& bells,
                                               std::chrono::microseconds& slice);
   void complete(Finished& finished);
+  // What an operation waits for, and for which rank, seen by a thread that is not serving.
+  std::string look_at(const Operation& operation, int& peer);
 
   // These run on the one thread that is serving.
   Attempt step(Operation& operation);
   bool join();
+  static shm::OperationHeader header_of(const Operation& operation);
   void publish_header(Operation& operation);
   bool agree(Operation& operation);
   void prepare(Operation& operation);
@@ -120,6 +123,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string name(uint32_t rank) const;
   ErrorInfo describe(const Operation& operation, ErrorKind kind, int peer,
                      const std::string& why) const;
+  // The first rank whose header differs from ours; `otherwise` if none does (yet).
+  int first_to_differ(const Operation& operation, int otherwise) const;
   ErrorInfo describe_cause(const Operation& operation, uint64_t word) const;
   static int reporter_of(uint64_t word);
   std::string explain_mismatch(uint32_t a, uint32_t b) const;

@@ -1,5 +1,6 @@
 // What a communicator's errors say. Every sentence names the operation, its sequence number, size
 // and group, this rank, and the rank to blame with what it was doing.
+#include <cstring>
 #include <iomanip>
 #include <sstream>
 
@@ -80,6 +81,18 @@ int Communicator::reporter_of(uint64_t word) {
   return static_cast<int>((word >> 32) & 0xffffff) - 1;
 }
 
+int Communicator::first_to_differ(const Operation& operation, int otherwise) const {
+  const shm::OperationHeader own = header_of(operation);
+  for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
+    if (rank == options_.rank) continue;
+    shm::OperationHeader& theirs = region_->control(rank).board[operation.sequence_ % 2];
+    if (observe(theirs.sequence) == own.sequence && std::memcmp(&own, &theirs, sizeof(own)) != 0) {
+      return static_cast<int>(rank);
+    }
+  }
+  return otherwise;
+}
+
 ErrorInfo Communicator::describe_cause(const Operation& operation, uint64_t word) const {
   const auto kind = static_cast<ErrorKind>(word & 0xff);
   const int blamed = static_cast<int>((word >> 8) & 0xffffff) - 1;
@@ -113,12 +126,16 @@ ErrorInfo Communicator::describe_cause(const Operation& operation, uint64_t word
               by;
       }
       break;
-    case ErrorKind::kMismatch:
-      why = blamed < 0 || !joined_
-                ? "the ranks were set up differently: see the error of " + who + by
-                : explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) +
-                      by;
-      break;
+    case ErrorKind::kMismatch: {
+      if (blamed < 0 || !joined_) {
+        why = "the ranks were set up differently: see the error of " + who + by;
+        break;
+      }
+      why = explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) + by;
+      const int own = static_cast<int>(options_.rank);
+      return describe(operation, kind,
+                      first_to_differ(operation, blamed == own ? reporter : blamed), why);
+    }
     case ErrorKind::kAborted: why = who + " aborted the group (abort() or Ctrl-C)"; break;
     default:
       return describe(operation, ErrorKind::kSystem, blamed,
