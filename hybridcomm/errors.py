@@ -66,7 +66,7 @@ class CommTimeoutError(CommError):
 class MismatchError(CommError):
     """Ranks called different operations, or one with different dtype, size or root.
 
-    The message shows both sides; `peer` is the first rank that differs from this one.
+    The message shows both sides; `peer` is a rank that differs from this one.
     """
 
 

@@ -123,7 +123,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string name(uint32_t rank) const;
   ErrorInfo describe(const Operation& operation, ErrorKind kind, int peer,
                      const std::string& why) const;
-  // The first rank whose header differs from ours; `otherwise` if none does (yet).
+  // A rank whose header differs from ours; `otherwise` if none does (yet).
   int first_to_differ(const Operation& operation, int otherwise) const;
   ErrorInfo describe_cause(const Operation& operation, uint64_t word) const;
   static int reporter_of(uint64_t word);

@@ -98,7 +98,8 @@ def test_every_rank_is_shown_both_sides(
         for word in (*difference.words, f"rank {odd}", "#2"):
             assert word in error.message, (rank, word, error.message)
         assert error.rank == rank
-        assert error.peer == (0 if rank == odd else odd)  # the first that differs from this one
+        # One that differs from this rank.
+            assert error.peer != rank and (rank == odd or error.peer == odd)
         assert error.seconds < 5
         assert total == sum(range(world))
 
