@@ -35,7 +35,11 @@ def test_the_environment_fills_in_what_was_not_given() -> None:
     [
         ("HYBRIDCOMM_ALGORITHM", "ring", "'ring' is not COLLECTIVE=ALGORITHM"),
         ("HYBRIDCOMM_ALGORITHM", "all_reduce=", "all_reduce has no ''"),
-        ("HYBRIDCOMM_ALGORITHM", "all_reduce=square", "all_reduce has no 'square'; one of two_shot, ring"),
+        (
+            "HYBRIDCOMM_ALGORITHM",
+            "all_reduce=square",
+            "all_reduce has no 'square'; one of two_shot, ring",
+        ),
         ("HYBRIDCOMM_ALGORITHM", "all_reduce=two_shot_mapped", "has no 'two_shot_mapped'"),
         ("HYBRIDCOMM_ALGORITHM", "allreduce=ring", "allreduce"),
         ("HYBRIDCOMM_ALGORITHM", "all_reduce=ring,all_reduce=ring", "all_reduce is named twice"),
