@@ -44,26 +44,9 @@ std::string item(const char* list, size_t index) {
 
 // Two outputs in the same memory would leave one of the results nowhere.
 void refuse_shared_outputs(const CallSite& site, const std::vector<at::Tensor>& outputs) {
-  struct Span {
-    const char* begin;
-    size_t bytes;
-    size_t index;
-  };
-  std::vector<Span> spans;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor& output = outputs[i];
-    if (output.numel() == 0) continue;
-    // What lies between the elements of a strided tensor may belong to another one.
-    spans.push_back({static_cast<const char*>(output.const_data_ptr()),
-                     output.is_contiguous() ? output.nbytes() : output.itemsize(), i});
-  }
-  std::sort(spans.begin(), spans.end(),
-            [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < spans.size(); ++i) {
-    const Span &a = spans[i - 1], &b = spans[i];
-    if (a.begin + a.bytes <= b.begin) continue;
-    site.refuse(item("tensor_list", std::max(a.index, b.index)),
-                "it shares memory with " + item("tensor_list", std::min(a.index, b.index)));
+  if (const auto shared = find_shared_elements(outputs)) {
+    site.refuse(item("tensor_list", shared->second),
+                "it shares memory with " + item("tensor_list", shared->first));
   }
 }
 

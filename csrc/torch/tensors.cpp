@@ -202,6 +202,75 @@ void Operands::copy_back() const {
   for (const auto& [to, from] : copies_) to.copy_(from);
 }
 
+namespace {
+
+struct Extent {
+  const char* begin;
+  const char* end;
+  size_t index;
+};
+
+// The elements of all tensors by address, sorted, to find two at one. Only for strided tensors
+// whose extents overlap: columns of one matrix, for instance.
+std::optional<std::pair<size_t, size_t>> compare_addresses(const std::vector<at::Tensor>& tensors,
+                                                           const std::vector<Extent>& extents) {
+  const char* const base = extents.front().begin;
+  std::vector<at::Tensor> addresses;
+  std::vector<int64_t> owner_ends;
+  int64_t total = 0;
+  for (const Extent& extent : extents) {
+    const at::Tensor& tensor = tensors[extent.index];
+    const int64_t length = (extent.end - extent.begin) / tensor.itemsize();
+    const at::Tensor places = at::arange(length, at::kLong);
+    addresses.push_back(places.as_strided(tensor.sizes(), tensor.strides()).reshape(-1) *
+                            tensor.itemsize() +
+                        (extent.begin - base));
+    total += tensor.numel();
+    owner_ends.push_back(total);
+  }
+  const auto [sorted, from] = at::sort(at::cat(addresses));
+  const int64_t size = tensors[extents.front().index].itemsize();
+  const at::Tensor close = at::diff(sorted).lt(size).nonzero();
+  if (close.numel() == 0) return std::nullopt;
+  const int64_t at = close[0][0].item<int64_t>();
+  const auto owner = [&](int64_t position) {
+    const int64_t element = from[position].item<int64_t>();
+    const auto end = std::upper_bound(owner_ends.begin(), owner_ends.end(), element);
+    return extents[static_cast<size_t>(end - owner_ends.begin())].index;
+  };
+  return std::minmax(owner(at), owner(at + 1));
+}
+
+}  // namespace
+
+std::optional<std::pair<size_t, size_t>> find_shared_elements(
+    const std::vector<at::Tensor>& tensors) {
+  std::vector<Extent> extents;
+  bool strided = false;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (tensor.numel() == 0) continue;
+    const auto* const begin = static_cast<const char*>(tensor.const_data_ptr());
+    const size_t bytes =
+        at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+    extents.push_back({begin, begin + bytes, i});
+    strided = strided || !tensor.is_contiguous();
+  }
+  std::sort(extents.begin(), extents.end(),
+            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  const char* end = nullptr;
+  size_t owner = 0;
+  for (const Extent& extent : extents) {
+    if (end != nullptr && extent.begin < end) {
+      if (strided) return compare_addresses(tensors, extents);
+      return std::minmax(owner, extent.index);
+    }
+    end = extent.end;
+    owner = extent.index;
+  }
+  return std::nullopt;
+}
+
 bool overlap(const Buffer& a, const Buffer& b) {
   const auto begin = [](const Buffer& buffer) {
     return static_cast<const std::byte*>(buffer.data);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
@@ -77,6 +78,11 @@ class Operands {
   std::vector<c10::Storage> storages_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // (where to, from where)
 };
+
+// Two of the tensors, of one dtype, that have memory in common: their indices, ascending. What lies
+// between the elements of a strided tensor may belong to another one.
+std::optional<std::pair<size_t, size_t>> find_shared_elements(
+    const std::vector<at::Tensor>& tensors);
 
 // True if they have a byte in common.
 bool overlap(const Buffer& a, const Buffer& b);

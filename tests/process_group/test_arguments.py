@@ -84,6 +84,12 @@ def _freed(count: int) -> torch.Tensor:
     return tensor
 
 
+def _columns(*starts: int) -> list[torch.Tensor]:
+    """Every other element of one tensor, from each start on."""
+    whole = torch.zeros(20)
+    return [whole[start : start + 10 : 2] for start in starts]
+
+
 # Calls that must be refused, each with words that the message must hold.
 _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "AVG of bool": (
@@ -105,6 +111,10 @@ _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "a tensor whose storage was freed": (
         lambda: dist.all_reduce(_freed(100)),
         ("0 bytes", "100", "freed"),
+    ),
+    "strided outputs with elements in common": (
+        lambda: dist.all_gather(_columns(0, 4), _ones(5)),
+        ("tensor_list[1]", "tensor_list[0]"),
     ),
     "output too small": (
         lambda: dist.all_gather_into_tensor(_ones(5), _ones(3)),
@@ -152,3 +162,14 @@ def test_a_wrong_argument_is_named_and_the_group_stays_usable(ours: RankPool, na
         for word in _REFUSED[name][1]:
             assert word in error.message, error.message
         assert total == 2
+
+
+def _gather_interleaved() -> list[list[float]]:
+    columns = _columns(0, 1)
+    dist.all_gather(columns, torch.arange(5.0) + 10 * dist.get_rank())
+    return [column.tolist() for column in columns]
+
+
+def test_outputs_may_interleave(ours: RankPool) -> None:
+    for columns in ours.run(2, _gather_interleaved, timeout=20):
+        assert columns == [[0, 1, 2, 3, 4], [10, 11, 12, 13, 14]]
