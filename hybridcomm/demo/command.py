@@ -19,6 +19,7 @@ from .display import TrainingDisplay
 from .exchange import Row, TableJob, exchange
 from .model import CharacterGPT, parameter_count
 from .ranks import RankError, Ranks
+from .ratios import pair_ratios
 from .settings import Settings, TableSettings
 from .text import bytes_text, seconds_text
 from .train import TrainJob, train
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings = Settings()
     parser.add_argument(
         "--backends",
-        type=lambda names: tuple(names.split(",")),
+        type=lambda names: tuple(dict.fromkeys(names.split(","))),
         default=("gloo", "hybridcomm"),
         metavar="NAME,...",
         help="backends, of which the first is what the others are compared with (gloo,hybridcomm)",
@@ -112,10 +113,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> None:
         f"{table_settings.pairs} samples of each; ratios within pairs: median (quartiles)",
     )
     _print_lines(console, "Training", _training_lines(corpus_file, settings, ranks))
-    runs = []
-    with TrainingDisplay(console, backends, settings.steps) as display:
-        for backend in backends:
-            runs.append(train_over(backend, ranks, settings, corpus_file, display))
+    runs = train_in_turns(console, backends, ranks, settings, corpus_file)
     console.print()
     _print_table(
         console,
@@ -123,7 +121,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> None:
         _summary(runs),
         "parts of the step: medians of steps also run without exchange; loss: validated",
     )
-    for line in _conclusions(runs):
+    for line in _conclusions(runs, settings.turn):
         console.print(line)
 
     everything = results.Results(machine, ranks, settings, table_settings, rows, runs)
@@ -160,36 +158,37 @@ def measure_table(
     return rows
 
 
-def train_over(
-    backend: str,
+def train_in_turns(
+    console: Console,
+    backends: tuple[str, ...],
     world_size: int,
     settings: Settings,
     corpus_file: Path,
-    display: TrainingDisplay,
-) -> results.Run:
-    """Trains the model over one backend.
+) -> list[results.Run]:
+    """Trains the model over each backend.
 
     Args:
-        backend: Name of the backend.
+        console: Shows the progress.
+        backends: Names of the backends.
         world_size: Number of ranks.
         settings: Model, batch and schedule.
         corpus_file: The file the text is read from.
-        display: Shows the progress.
 
     Returns:
-        The run.
+        The runs, in the order of the backends.
 
     Raises:
         RankError: A rank failed or was killed.
     """
-    job = TrainJob(backend, settings, corpus_file)
-    run = results.Run(backend, settings.batch * settings.model.context * world_size)
-    display.start(backend)
-    with Ranks(train, world_size, job) as ranks:
+    job = TrainJob(backends, settings, corpus_file)
+    tokens = settings.batch * settings.model.context * world_size
+    runs = {backend: results.Run(backend, tokens) for backend in backends}
+    display = TrainingDisplay(console, backends, settings.steps)
+    with display, Ranks(train, world_size, job) as ranks:
         for report in ranks:
-            run.add(report)
-            display.show(run, report)
-    return run
+            runs[report.backend].add(report)
+            display.show(runs[report.backend], report)
+    return list(runs.values())
 
 
 def _print_lines(console: Console, title: str, lines: list[tuple[str, str]]) -> None:
@@ -219,8 +218,7 @@ def _exchange_table(rows: list[Row]) -> Table:
     for row in rows:
         cells = [seconds_text(row.seconds(backend)) for backend in backends]
         for backend in backends[1:]:
-            low, middle, high = row.times_faster(backend, than=backends[0])
-            cells.append(f"{middle:.3g} × ({low:.3g} – {high:.3g})")
+            cells.append(str(row.times_faster(backend, than=backends[0])))
         table.add_row(bytes_text(row.size), *cells)
     return table
 
@@ -244,6 +242,10 @@ def _training_lines(corpus_file: Path, settings: Settings, ranks: int) -> list[t
             "batch",
             f"{ranks} ranks × {settings.batch} × {shape.context} characters, "
             f"{settings.steps} steps, {settings.threads} thread a rank",
+        ),
+        (
+            "turns",
+            f"the backends take turns of {settings.turn} steps, each with a model of its own",
         ),
     ]
 
@@ -276,12 +278,12 @@ def _summary(runs: list[results.Run]) -> Table:
     return table
 
 
-def _conclusions(runs: list[results.Run]) -> list[str]:
+def _conclusions(runs: list[results.Run], turn: int) -> list[str]:
     first = runs[0]
     lines = []
     for run in runs[1:]:
-        ratio = run.tokens_per_second / first.tokens_per_second
+        ratio = pair_ratios(first.turns(turn), run.turns(turn))
         difference = results.largest_difference(first, run)
         same = f"training losses within {difference:.2g}" if difference else "the same losses"
-        lines.append(f"{run.backend}: {ratio:.2f} × the tokens/s of {first.backend}, {same}")
+        lines.append(f"{run.backend}: {ratio} the tokens/s of {first.backend}; {same}")
     return lines

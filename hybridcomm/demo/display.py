@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from .results import Run
 from .train import TrainReport, Validation
@@ -14,11 +14,11 @@ _RATE_STEPS = 25  # tokens/s is that of the last so many steps
 
 
 class TrainingDisplay:
-    """The progress of several training runs. A context manager.
+    """The progress of trainings that take turns. A context manager.
 
     Args:
         console: Where to show it.
-        backends: The runs to come, in order.
+        backends: The backends trained over.
         steps: Optimizer steps of each.
     """
 
@@ -31,17 +31,15 @@ class TrainingDisplay:
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
             console=console,
             refresh_per_second=4,
             disable=not console.is_terminal,
         )
         width = max(map(len, backends))
-        self._tasks: dict[str, TaskID] = {}
-        for backend in backends:
-            self._tasks[backend] = self._progress.add_task(
-                backend.ljust(width), total=steps, start=False, state=""
-            )
+        self._tasks: dict[str, TaskID] = {
+            backend: self._progress.add_task(backend.ljust(width), total=steps, state="starting")
+            for backend in backends
+        }
 
     def __enter__(self) -> TrainingDisplay:
         self._progress.start()
@@ -54,15 +52,6 @@ class TrainingDisplay:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
-
-    def start(self, backend: str) -> None:
-        """A run's processes are about to start.
-
-        Args:
-            backend: The run's backend.
-        """
-        self._progress.start_task(self._tasks[backend])
-        self._progress.update(self._tasks[backend], state="starting")
 
     def show(self, run: Run, report: TrainReport) -> None:
         """Shows a report.
@@ -78,8 +67,6 @@ class TrainingDisplay:
         state = "  ".join(parts)
         task = self._tasks[run.backend]
         self._progress.update(task, completed=len(run.steps), state=state)
-        if run.steps and len(run.steps) == self._steps:
-            self._progress.stop_task(task)
         if isinstance(report, Validation) and not self._console.is_terminal:
             text = f"{run.backend}: step {report.step}/{self._steps}  {state}"
             self._console.print(text, soft_wrap=True)

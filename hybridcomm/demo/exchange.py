@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .ranks import Place
+from .ratios import Quartiles, pair_ratios
 from .settings import TableSettings
 
 
@@ -56,7 +57,7 @@ class Row:
         """
         return statistics.median(self.samples[backend])
 
-    def times_faster(self, backend: str, than: str) -> tuple[float, float, float]:
+    def times_faster(self, backend: str, than: str) -> Quartiles:
         """How many times faster one backend is than another.
 
         Args:
@@ -64,23 +65,21 @@ class Row:
             than: Name of the backend it is compared with.
 
         Returns:
-            Lower quartile, median and upper quartile of the ratios within the pairs.
+            Quartiles of the ratios within the pairs.
         """
-        pairs = zip(self.samples[than], self.samples[backend], strict=True)
-        ratios = [slow / fast for slow, fast in pairs]
-        if len(ratios) == 1:
-            ratios *= 2
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return low, middle, high
+        return pair_ratios(self.samples[than], self.samples[backend])
 
 
-def exchange(place: Place, job: TableJob, report: Callable[[Row], None]) -> None:
+def exchange(place: Place, job: TableJob, report: Callable[[Row], None]) -> object:
     """Measures all sizes on one rank; rank 0 reports.
 
     Args:
         place: Rank, world size and meeting point.
         job: Backends, sizes and number of samples.
         report: Called with the row of each size.
+
+    Returns:
+        What must be kept to the end of the process.
     """
     place.join(job.backends[0], threads=1)
     groups = {backend: dist.new_group(backend=backend) for backend in job.backends}
@@ -102,6 +101,7 @@ def exchange(place: Place, job: TableJob, report: Callable[[Row], None]) -> None
         if place.rank == 0:
             report(Row(size, samples))
     dist.destroy_process_group()
+    return groups
 
 
 def _sample(data: Tensor, group: dist.ProcessGroup | None, calls: int) -> float:

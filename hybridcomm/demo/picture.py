@@ -81,7 +81,7 @@ def _all_reduce(axes: Axes, results: Results) -> None:
         axes.plot(sizes, medians, label=backend, linewidth=1.6, markersize=5, **style)
     for backend in backends[1:2]:
         for row in rows:
-            ratio = row.times_faster(backend, backends[0])[1]
+            ratio = row.times_faster(backend, than=backends[0]).median
             axes.annotate(
                 f"{ratio:.3g}×",
                 (row.size, row.seconds(backend)),

@@ -87,14 +87,14 @@ class Ranks(Generic[Job, Report]):
 
     Args:
         work: What a rank runs: `work(place, job, report)`. A module-level function, since the
-            ranks are spawned and import it.
+            ranks are spawned and import it. What it returns is kept to the rank's end.
         world_size: Number of ranks.
         job: What to do; pickled, and small, for the parent waits until a rank has read it.
     """
 
     def __init__(
         self,
-        work: Callable[[Place, Job, Callable[[Report], None]], None],
+        work: Callable[[Place, Job, Callable[[Report], None]], object],
         world_size: int,
         job: Job,
     ) -> None:
@@ -214,7 +214,7 @@ class Ranks(Generic[Job, Report]):
 
 
 def _rank_main(
-    work: Callable[[Place, Job, Callable[[Report], None]], None],
+    work: Callable[[Place, Job, Callable[[Report], None]], object],
     place: Place,
     job: Job,
     writer: connection.Connection,
@@ -222,13 +222,14 @@ def _rank_main(
     """Runs one rank and reports how it failed, if it does. Ends the process."""
     threading.Thread(target=_end_with_parent, args=(place,), daemon=True).start()
     try:
-        work(place, job, writer.send)
+        # Kept, because the last reference to a group of Gloo's joins its threads with the GIL held,
+        # which one of them may be waiting for to drop the last tensor (torch 2.13).
+        _kept = work(place, job, writer.send)
     except BaseException as error:
         summary = f"{type(error).__name__}: {error}".splitlines()[0]
         writer.send(_Failure(summary, traceback.format_exc()))
         os._exit(1)
-    # Not by returning: DDP (torch 2.13) keeps the group and its threads to the end of the process,
-    # and a thread of Gloo's that drops a tensor while the interpreter shuts down aborts it.
+    # Not by returning: such a thread that finds the interpreter shutting down aborts the process.
     os._exit(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from hybridcomm.info import Machine
@@ -45,6 +46,20 @@ class Run:
         else:
             self.division = report
 
+    def turns(self, steps: int) -> list[float]:
+        """Training time of each turn.
+
+        Args:
+            steps: Steps of a turn; the last one may have fewer.
+
+        Returns:
+            Seconds.
+        """
+        ends = [report.seconds for report in self.steps[steps - 1 :: steps]]
+        if len(self.steps) % steps:
+            ends.append(self.steps[-1].seconds)
+        return [end - start for start, end in pairwise([0.0, *ends])]
+
     @property
     def seconds_per_step(self) -> float:
         """Training time per step."""
@@ -66,7 +81,7 @@ class Results:
         settings: The training runs' settings.
         table_settings: The all-reduce table's settings.
         rows: The all-reduce table.
-        runs: The training runs, in the order they were made.
+        runs: The training runs, one for each backend.
     """
 
     machine: Machine

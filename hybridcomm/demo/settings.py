@@ -43,6 +43,7 @@ class Settings:
         first_probe: First step whose division is measured. The very first steps are not like the
             rest: DDP rebuilds its buckets, and memory is touched for the first time.
         probe_every: Steps from one such measurement to the next.
+        turn: Steps that one backend does before the next one takes its turn.
         seed: Seed of the weights and of the order of the batches.
         threads: Threads torch computes with in each rank.
     """
@@ -57,8 +58,14 @@ class Settings:
     validation_windows: int = 128
     first_probe: int = 4
     probe_every: int = 20
+    turn: int = 25
     seed: int = 1
     threads: int = 1
+
+    @property
+    def probed_steps(self) -> range:
+        """The steps, from 0, whose division is measured."""
+        return range(self.first_probe, self.steps, self.probe_every)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""What a rank runs to train the model: plain DistributedDataParallel over any backend.
+"""What a rank runs to train the model: plain DistributedDataParallel over one backend or several.
+
+Each backend trains a model of its own, from the same weights with the same batches, in a group of
+its own over the same processes. They take turns, `turn` steps each, so that whatever else the
+machine does falls on all of them alike.
 
 How the step divides is measured, not modelled. Every `probe_every` steps a rank first runs forward
 and backward of the step's batch under `no_sync()`, which leaves out the gradient exchange and
 nothing else, throws the gradients away, and then does the step proper; a barrier comes before each
-of the two. So there are pairs of times of the same work on the same weights, seconds apart at
-most:
+of the two. So there are pairs of times of the same work on the same weights, one right after the
+other:
 
 * compute: forward and backward without exchange;
 * exchange: forward and backward with it, minus compute. This is the *exposed* part: what overlaps
@@ -26,6 +30,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -40,15 +45,15 @@ from .settings import Settings
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One training run.
+    """The same training over each of some backends.
 
     Args:
-        backend: Name of the torch.distributed backend.
+        backends: Names of the torch.distributed backends.
         settings: Model, batch and schedule.
         corpus_file: The file the text is read from.
     """
 
-    backend: str
+    backends: tuple[str, ...]
     settings: Settings
     corpus_file: Path
 
@@ -58,11 +63,13 @@ class Step:
     """A step is done.
 
     Args:
+        backend: Over which backend.
         step: Number of steps done.
         seconds: Training time so far.
         train_loss: Loss of rank 0's batch, in nats per character.
     """
 
+    backend: str
     step: int
     seconds: float
     train_loss: float
@@ -73,11 +80,13 @@ class Validation:
     """A validation is done.
 
     Args:
+        backend: Over which backend.
         step: Number of steps done.
         seconds: Training time so far.
         loss: Mean loss over the validation windows, in nats per character.
     """
 
+    backend: str
     step: int
     seconds: float
     loss: float
@@ -88,11 +97,13 @@ class Division:
     """How the step divides, in seconds; medians over the probes.
 
     Args:
+        backend: Over which backend.
         compute: Forward and backward without gradient exchange.
         exchange: What the gradient exchange adds to them.
         optimizer: The optimizer's step.
     """
 
+    backend: str
     compute: float
     exchange: float
     optimizer: float
@@ -164,14 +175,34 @@ def validation_windows(numbers: bytes, settings: Settings, place: Place) -> Tens
     return text[mine[:, None] + torch.arange(settings.model.context + 1)].long()
 
 
-class _Trainer:
-    """The model, its optimizer and the two things done with them."""
+class _Data(NamedTuple):
+    """What a rank trains on, by step, and its part of what it validates on."""
 
-    def __init__(self, settings: Settings, vocabulary: int) -> None:
+    train: Callable[[int], Tensor]
+    validation: Tensor
+
+
+class _Training:
+    """One backend's training: the model, its optimizer, and the times so far."""
+
+    def __init__(
+        self,
+        backend: str,
+        settings: Settings,
+        vocabulary: int,
+        data: _Data,
+        tell: Callable[[TrainReport], None],
+    ) -> None:
         torch.manual_seed(settings.seed)
+        self.backend = backend
         self.settings = settings
+        self.data = data
+        self.tell = tell
+        self.group = dist.new_group(backend=backend)
         self.model = DistributedDataParallel(
-            CharacterGPT(vocabulary, settings.model), gradient_as_bucket_view=True
+            CharacterGPT(vocabulary, settings.model),
+            process_group=self.group,
+            gradient_as_bucket_view=True,
         )
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
@@ -179,6 +210,24 @@ class _Trainer:
             weight_decay=settings.weight_decay,
             fused=True,
         )
+        self.seconds = 0.0
+        self.probes: list[tuple[float, float, float]] = []
+
+    def advance(self, steps: range) -> None:
+        """Takes a turn of some steps."""
+        dist.barrier(self.group)
+        for step in steps:
+            windows = self.data.train(step)
+            probed = step in self.settings.probed_steps
+            compute = self.probe(windows) if probed else 0.0
+            loss, forward_backward = self.forward_backward(windows)
+            update = self.update(step)
+            self.seconds += forward_backward + update
+            if probed:
+                self.probes.append((compute, forward_backward - compute, update))
+            self.tell(Step(self.backend, step + 1, self.seconds, loss))
+            if (step + 1) % self.settings.validate_every == 0 or step + 1 == self.settings.steps:
+                self.validate(step + 1)
 
     def forward_backward(self, windows: Tensor, exchange: bool = True) -> tuple[float, float]:
         """Returns the loss and the seconds it took; leaves the gradients."""
@@ -199,54 +248,56 @@ class _Trainer:
 
     def probe(self, windows: Tensor) -> float:
         """Returns the seconds of forward and backward alone; the ranks start together."""
-        dist.barrier()
+        dist.barrier(self.group)
         _, seconds = self.forward_backward(windows, exchange=False)
         self.optimizer.zero_grad()
-        dist.barrier()
+        dist.barrier(self.group)
         return seconds
 
-    def validate(self, windows: Tensor) -> float:
-        """Returns the mean loss over all ranks' windows."""
+    def validate(self, step: int) -> None:
+        """Reports the mean loss over all ranks' windows."""
         with torch.no_grad():
-            loss: Tensor = self.model.module(windows)
-        dist.all_reduce(loss)
-        return loss.item() / dist.get_world_size()
+            loss: Tensor = self.model.module(self.data.validation)
+        dist.all_reduce(loss, group=self.group)
+        mean = loss.item() / dist.get_world_size()
+        self.tell(Validation(self.backend, step, self.seconds, mean))
+
+    def divide(self) -> None:
+        """Reports how the step divides, if that was measured."""
+        if self.probes:
+            computes, exchanges, updates = map(statistics.median, zip(*self.probes, strict=True))
+            self.tell(Division(self.backend, computes, exchanges, updates))
 
 
-def train(place: Place, job: TrainJob, report: Callable[[TrainReport], None]) -> None:
+def train(place: Place, job: TrainJob, report: Callable[[TrainReport], None]) -> object:
     """Trains the model on one rank; rank 0 reports.
 
     Args:
         place: Rank, world size and meeting point.
-        job: Backend, settings and text.
-        report: Called with each step, each validation, and last with the division of the step.
+        job: Backends, settings and text.
+        report: Called with each step and each validation, and at the end with the divisions.
+
+    Returns:
+        What must be kept to the end of the process.
     """
     settings = job.settings
     text = corpus.load(job.corpus_file)
-    batch_of = train_windows(text.train, settings, place.rank)
-    validation = validation_windows(text.validation, settings, place)
-    place.join(job.backend, settings.threads)
-    trainer = _Trainer(settings, len(text.alphabet))
+    data = _Data(
+        train_windows(text.train, settings, place.rank),
+        validation_windows(text.validation, settings, place),
+    )
+    place.join(job.backends[0], settings.threads)
     tell = report if place.rank == 0 else lambda _: None
-    computes, exchanges, updates = [], [], []
-    seconds = 0.0
-
-    tell(Validation(0, seconds, trainer.validate(validation)))
-    for step in range(settings.steps):
-        windows = batch_of(step)
-        probed = step in range(settings.first_probe, settings.steps, settings.probe_every)
-        compute = trainer.probe(windows) if probed else 0.0
-        loss, forward_backward = trainer.forward_backward(windows)
-        update = trainer.update(step)
-        seconds += forward_backward + update
-        if probed:
-            computes.append(compute)
-            exchanges.append(forward_backward - compute)
-            updates.append(update)
-        tell(Step(step + 1, seconds, loss))
-        if (step + 1) % settings.validate_every == 0 or step + 1 == settings.steps:
-            tell(Validation(step + 1, seconds, trainer.validate(validation)))
-    if computes:
-        medians = map(statistics.median, (computes, exchanges, updates))
-        tell(Division(*medians))
+    trainings = [
+        _Training(backend, settings, len(text.alphabet), data, tell) for backend in job.backends
+    ]
+    for training in trainings:
+        training.validate(0)
+    for start in range(0, settings.steps, settings.turn):
+        for training in trainings:
+            training.advance(range(start, min(start + settings.turn, settings.steps)))
+        trainings.reverse()
+    for training in trainings:
+        training.divide()
     dist.destroy_process_group()
+    return trainings

@@ -36,6 +36,7 @@ def test_ratios_are_those_within_pairs() -> None:
     row = Row(4, {"gloo": [1.0, 1.0, 30.0, 40.0, 30.0], "ours": [0.5, 0.25, 10.0, 10.0, 15.0]})
     assert row.times_faster("ours", than="gloo") == (2.0, 3.0, 4.0)
     assert row.seconds("gloo") == 30.0
+    assert str(row.times_faster("ours", than="gloo")) == "3 × (2 – 4)"
     assert Row(4, {"a": [6.0], "b": [2.0]}).times_faster("b", than="a") == (3.0, 3.0, 3.0)
 
 

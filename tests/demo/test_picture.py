@@ -26,9 +26,9 @@ def results(backends: tuple[str, ...]) -> Results:
     for order, name in enumerate(backends):
         run = Run(name, tokens_per_step=64)
         for step in range(10):
-            run.add(Step(step + 1, (step + 1) / (order + 1), 4.0 - step / 5))
-            run.add(Validation(step + 1, (step + 1) / (order + 1), 4.1 - step / 5))
-        run.add(Division(0.5, 0.3, 0.2))
+            run.add(Step(name, step + 1, (step + 1) / (order + 1), 4.0 - step / 5))
+            run.add(Validation(name, step + 1, (step + 1) / (order + 1), 4.1 - step / 5))
+        run.add(Division(name, 0.5, 0.3, 0.2))
         runs.append(run)
     return Results(look(), 2, Settings(), TableSettings(), rows, runs)
 
@@ -48,13 +48,17 @@ def test_the_raw_numbers_are_written(tmp_path: Path) -> None:
     results(("gloo", "hybridcomm")).write(path)
     written = json.loads(path.read_text())
     assert written["rows"][1]["samples"]["gloo"] == [(1 << 16) + 1000]
-    assert written["runs"][1]["steps"][9] == {"step": 10, "seconds": 5.0, "train_loss": 2.2}
+    last = {"backend": "hybridcomm", "step": 10, "seconds": 5.0, "train_loss": 2.2}
+    assert written["runs"][1]["steps"][9] == last
     assert written["settings"]["model"]["width"] == Settings().model.width
     assert written["machine"]["usable_cores"] > 0
 
 
 def test_rates() -> None:
-    """Tokens/s is that of the whole run."""
+    """Tokens/s is that of the whole run; turns share its time."""
     run = results(("gloo", "hybridcomm")).runs[1]
     assert run.seconds_per_step == 0.5
     assert run.tokens_per_second == 128
+    assert run.turns(4) == [2.0, 2.0, 1.0]
+    assert run.turns(5) == [2.5, 2.5]
+    assert run.turns(25) == [5.0]

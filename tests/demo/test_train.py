@@ -24,16 +24,20 @@ from hybridcomm.demo.train import (
 from tests.demo.backends import BACKENDS
 
 
-def train_over(backend: str, settings: Settings, corpus_file: Path, world_size: int = 2) -> Run:
-    """Trains and collects the reports."""
-    run = Run(backend, 0)
-    ranks: Ranks[TrainJob, TrainReport] = Ranks(
-        train, world_size, TrainJob(backend, settings, corpus_file)
-    )
+def train_over(backend: str, settings: Settings, corpus_file: Path) -> Run:
+    """Trains over one backend and collects the reports."""
+    return train_in_turns((backend,), settings, corpus_file)[0]
+
+
+def train_in_turns(backends: tuple[str, ...], settings: Settings, corpus_file: Path) -> list[Run]:
+    """Trains over several backends and collects the reports."""
+    runs = {backend: Run(backend, 0) for backend in backends}
+    job = TrainJob(backends, settings, corpus_file)
+    ranks: Ranks[TrainJob, TrainReport] = Ranks(train, 2, job)
     with ranks:
         for report in ranks:
-            run.add(report)
-    return run
+            runs[report.backend].add(report)
+    return list(runs.values())
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,16 @@ def test_equal_seeds_give_equal_losses(gloo_run: tuple[Settings, Path, Run], bac
     assert [report.loss for report in again.validations] == [
         report.loss for report in run.validations
     ]
+
+
+@pytest.mark.parametrize("backend", [BACKENDS[-1]])
+def test_turns_do_not_change_training(gloo_run: tuple[Settings, Path, Run], backend: str) -> None:
+    """Taking turns with another backend gives the losses of training alone."""
+    settings, path, run = gloo_run
+    for again in train_in_turns(("gloo", backend), dataclasses.replace(settings, turn=3), path):
+        assert [report.step for report in again.steps] == list(range(1, settings.steps + 1))
+        assert largest_difference(run, again) == 0
+        assert again.division is not None
 
 
 def test_another_seed_gives_other_losses(gloo_run: tuple[Settings, Path, Run]) -> None:
@@ -120,6 +134,6 @@ def test_learning_rate(tiny: Settings) -> None:
 
 def test_division() -> None:
     """The parts make the step."""
-    division = Division(compute=0.5, exchange=0.3, optimizer=0.2)
+    division = Division("gloo", compute=0.5, exchange=0.3, optimizer=0.2)
     assert division.step == 1
     assert division.exchange_share == 0.3
