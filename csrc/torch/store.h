@@ -13,6 +13,9 @@
 
 namespace hybridcomm {
 
+// A TCPStore serves one call at a time: while another thread waits in it for a key, a group cannot
+// join through it. A connection of our own is no way out, for opening one (Store::clone) takes five
+// seconds now and then [torch 2.13].
 class TorchStore : public KeyValueStore {
  public:
   explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
