@@ -83,9 +83,11 @@ void cpu_relax() {
 }
 
 // Whoever yields queues behind every thread that wants the core, for milliseconds if they compute;
-// whoever sleeps is woken ahead of them. So a yield that took long is the last for a while.
+// whoever sleeps is woken ahead of them. So a yield that took long is the last for a while. Long is
+// longer than a peer works on its part of an operation: two ranks on one core should both stay
+// runnable, for only then does the kernel move one of them to another core.
 bool yield_core() {
-  constexpr std::chrono::microseconds kLong{50};
+  constexpr std::chrono::microseconds kLong{1000};
   constexpr std::chrono::milliseconds kWhile{100};
   thread_local Clock::time_point crowded_until{};
   const Clock::time_point before = Clock::now();
