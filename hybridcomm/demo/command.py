@@ -230,8 +230,8 @@ def _training_lines(corpus_file: Path, settings: Settings, ranks: int) -> list[t
     return [
         (
             "text",
-            f"King James Bible, {len(text.train):,} + {len(text.validation):,} characters "
-            "(training + validation)",
+            f"King James Bible, {len(text.train):,} characters to train, "
+            f"{len(text.validation):,} to validate",
         ),
         (
             "model",

@@ -28,7 +28,7 @@ class TrainingDisplay:
         # Four times a second: the ranks need every core for themselves.
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=18),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[state]}"),
             console=console,
