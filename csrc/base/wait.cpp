@@ -24,6 +24,9 @@ struct FutexWaitv {
   uint32_t reserved;
 };
 
+constexpr int kYieldsInARow = 16;
+thread_local int t_yields_in_a_row = 0;  // waits of this thread that ended after a yield
+
 timespec to_timespec(std::chrono::nanoseconds time) {
   return {static_cast<time_t>(time.count() / 1'000'000'000),
           static_cast<long>(time.count() % 1'000'000'000)};
@@ -82,14 +85,20 @@ void cpu_relax() {
 #endif
 }
 
+void note_wait_over(bool by_yield) { t_yields_in_a_row = by_yield ? t_yields_in_a_row + 1 : 0; }
+
 // Whoever yields queues behind every thread that wants the core, for milliseconds if they compute;
 // whoever sleeps is woken ahead of them. So a yield that took long is the last for a while. Long is
 // longer than a peer works on its part of an operation: two ranks on one core should both stay
 // runnable, for only then does the kernel move one of them to another core.
-bool yield_core() {
+bool yield_core(bool may_move) {
   constexpr std::chrono::microseconds kLong{1000};
   constexpr std::chrono::milliseconds kWhile{100};
   thread_local Clock::time_point crowded_until{};
+  if (may_move && t_yields_in_a_row >= kYieldsInARow) {
+    t_yields_in_a_row = 0;
+    return false;
+  }
   const Clock::time_point before = Clock::now();
   if (before < crowded_until) return false;
   sched_yield();

@@ -67,8 +67,12 @@ int usable_cores();
 
 void cpu_relax();
 // Lets another thread have the core. False if that is no use now: a thread that has nothing to do
-// with us kept the core for long, here or within the last tenth of a second.
-bool yield_core();
+// with us kept the core for long, here or within the last tenth of a second. With `may_move` also
+// false now and then, if yields are what ends this thread's waits: its peer then shares the core,
+// and a sleep lets the kernel wake it on an idle one.
+bool yield_core(bool may_move);
+// Tells yield_core() how a wait ended.
+void note_wait_over(bool by_yield);
 
 // Sleeps until a bell rings, `at_most` has passed, or a signal arrives. `seen[i]` is the value of
 // bells[i]->rings at which the caller last found nothing to do. An empty span just sleeps.
@@ -86,6 +90,7 @@ void wait_until(const WaitPolicy& policy, AttemptFn&& attempt, BellsFn&& bells, 
   int idle = 0;
   while (true) {
     const Attempt result = attempt();
+    if (result != Attempt::kBlocked && idle > 0) note_wait_over(idle > policy.spins);
     if (result == Attempt::kDone) return;
     if (result == Attempt::kProgressed) {
       idle = 0;
@@ -97,7 +102,7 @@ void wait_until(const WaitPolicy& policy, AttemptFn&& attempt, BellsFn&& bells, 
       continue;
     }
     if (idle <= policy.spins + policy.yields) {
-      if (!yield_core()) idle = policy.spins + policy.yields;
+      if (!yield_core(policy.spins > 0)) idle = policy.spins + policy.yields;
       continue;
     }
     std::chrono::microseconds slice = check();
