@@ -18,7 +18,7 @@ int main() {
     slot.payload = 7;
     slot.full = 1;  // the fault: this should be publish(slot.full, 1u)
   });
-  while (hybridcomm::observe(slot.full) == 0) hybridcomm::yield_core();
+  while (hybridcomm::observe(slot.full) == 0) hybridcomm::yield_core(false);
   const int payload = slot.payload;
   sender.join();
   return payload == 7 ? 0 : 1;
