@@ -1,7 +1,7 @@
 // How a call's buffers are cut into the chunks that its program names.
 #include <algorithm>
 
-#include "engine/operation.h"
+#include "engine/collective.h"
 #include "transports/shm/layout.h"
 
 namespace hybridcomm {
@@ -31,7 +31,7 @@ void cut(const Buffer& buffer, uint32_t parts, uint64_t element_bytes, std::vect
 }  // namespace
 
 std::vector<Chunk> chunk_table(const OperationArguments& arguments,
-                               std::vector<std::byte>& temporaries) {
+                               std::unique_ptr<std::byte[]>& temporaries) {
   const Program& program = *arguments.program;
   const uint64_t element = dtype_size(arguments.dtype);
   const uint64_t bytes = arguments.count * element;
@@ -94,10 +94,10 @@ std::vector<Chunk> chunk_table(const OperationArguments& arguments,
     uint64_t total = 0;
     for (uint32_t i = 0; i < program.temporaries(); ++i)
       total += shm::round_up(length(i), kCacheLine);
-    temporaries.resize(total);
+    temporaries = std::make_unique_for_overwrite<std::byte[]>(total);
     uint64_t at = 0;
     for (uint32_t i = 0; i < program.temporaries(); ++i) {
-      table[program.inputs() + program.outputs() + i] = {temporaries.data() + at, length(i)};
+      table[program.inputs() + program.outputs() + i] = {temporaries.get() + at, length(i)};
       at += shm::round_up(length(i), kCacheLine);
     }
   }

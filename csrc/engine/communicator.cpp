@@ -1,27 +1,22 @@
-// The queue and the stages of an operation. What errors say is in communicator_errors.cpp.
+// The queue of collectives and their stages. What errors say is in communicator_errors.cpp.
 #include "engine/communicator.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
-#include "engine/engine.h"
 #include "transports/shm/card.h"
+#include "transports/shm/cause.h"
 
 namespace hybridcomm {
 namespace {
 
 // Slots that one turn may move before other groups get theirs.
 constexpr uint32_t kBudget = 16;
-// Beyond this the clock would overflow; the operation's own time-out comes first.
-constexpr std::chrono::hours kLongestWait{24 * 365};
 // While joining, progress comes from sockets, which ring no bell.
 constexpr std::chrono::microseconds kJoinPoll{300};
-
-std::atomic<void (*)()> g_interrupt_check{nullptr};
 
 void require(bool good, const std::string& what) {
   if (!good) throw CommError(ErrorKind::kInvalid, what);
@@ -29,13 +24,11 @@ void require(bool good, const std::string& what) {
 
 }  // namespace
 
-void Communicator::set_interrupt_check(void (*check)()) { g_interrupt_check.store(check); }
-
 Communicator::Communicator(CommunicatorOptions options, std::shared_ptr<KeyValueStore> store)
-    : options_(std::move(options)),
-      store_(std::move(store)),
-      process_id_(getpid()),
-      timeout_(options_.timeout) {
+    : Service({options.group, options.rank, options.shape.world, options.global_ranks},
+              options.timeout),
+      options_(std::move(options)),
+      store_(std::move(store)) {
   shm::validate(options_.shape);
   require(options_.rank < options_.shape.world, "rank " + std::to_string(options_.rank) +
                                                     " is not below the world size of " +
@@ -60,9 +53,9 @@ std::shared_ptr<Communicator> Communicator::attach(CommunicatorOptions options,
 
 Communicator::~Communicator() { shutdown(); }
 
-// ---- submitting and waiting ---------------------------------------------------------------------
+// ---- the queue ----------------------------------------------------------------------------------
 
-std::shared_ptr<Operation> Communicator::enqueue(OperationArguments arguments) {
+Communicator::Current Communicator::enqueue(OperationArguments arguments) {
   const Program& program = *arguments.program;
   require(program.world() == options_.shape.world && program.rank() == options_.rank,
           "the program is for rank " + std::to_string(program.rank()) + " of " +
@@ -78,242 +71,116 @@ std::shared_ptr<Operation> Communicator::enqueue(OperationArguments arguments) {
           arguments.algorithm + " reads its peers' memory, which this group has not mapped");
   require(arguments.algorithm.size() < sizeof(shm::OperationHeader::algorithm),
           "algorithm name '" + arguments.algorithm + "' is longer than 31 bytes");
-  require(process_id_ == getpid(),
-          "group '" + options_.group + "' belongs to the process that made it (pid " +
-              std::to_string(process_id_) + "); make a new group after fork");
+  require_own_process();
 
-  auto operation = std::make_shared<Operation>(std::move(arguments));
+  auto operation = std::make_shared<CollectiveOperation>(std::move(arguments));
   operation->chunks_ = chunk_table(operation->arguments_, operation->temporaries_);
-  operation->started_ = Clock::now();
 
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (left_) {
-    throw CommError(ErrorKind::kAborted, std::string(operation->name()) + " on rank " +
-                                             std::to_string(options_.rank) + ": group '" +
-                                             options_.group + "' has been destroyed");
-  }
-  if (failure_) {
-    ErrorInfo info = describe(*operation, failure_->kind, failure_->peer,
-                              "not begun, because the group had failed: " + failure_->message);
-    throw CommError(std::move(info));
-  }
-  operation->sequence_ = ++sequence_;
-  operation->timeout_ =
-      operation->arguments_.timeout.count() > 0 ? operation->arguments_.timeout : timeout_;
-  operation->deadline_ = operation->started_ + operation->timeout_;
+  admit(*operation);
+  if (operation->arguments_.then) ++sequence_;
   queue_.push_back(operation);
   return operation;
 }
 
 std::shared_ptr<Operation> Communicator::submit(OperationArguments arguments) {
   std::shared_ptr<Operation> operation = enqueue(std::move(arguments));
-  Engine::instance().serve(shared_from_this());
+  hand_to_engine();
   return operation;
 }
 
 void Communicator::run(OperationArguments arguments) {
-  const std::shared_ptr<Operation> operation = enqueue(std::move(arguments));
-  help_until_done(operation, Clock::time_point::max());
+  help_until_done(enqueue(std::move(arguments)), Clock::time_point::max());
 }
 
-void Communicator::wait(const std::shared_ptr<Operation>& operation,
-                        std::chrono::milliseconds at_most) {
-  const bool limited = at_most.count() > 0 && at_most < kLongestWait;
-  const auto until = limited ? Clock::now() + at_most : Clock::time_point::max();
-  help_until_done(operation, until);
-}
-
-void Communicator::help_until_done(const std::shared_ptr<Operation>& operation,
-                                   Clock::time_point until) {
-  if (!operation->done()) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++helpers_;
-    }
-    // Stops helping on every way out; what is still queued goes to another helper, which may sleep
-    // because this thread was at it, or back to the engine's thread.
-    struct Helping {
-      Communicator* communicator;
-      ~Helping() {
-        bool others, left_over;
-        {
-          const std::lock_guard<std::mutex> lock(communicator->mutex_);
-          others = --communicator->helpers_ > 0;
-          left_over = !communicator->queue_.empty();
-        }
-        if (!left_over) return;
-        if (others) {
-          ring(communicator->local_bell_);
-        } else {
-          Engine::instance().wake();
-        }
-      }
-    } helping{this};
-
-    std::vector<Bell*> bells;
-    std::shared_ptr<shm::Region> mapped;
-    const auto attempt = [&] {
-      if (operation->done()) return Attempt::kDone;
-      const Served served = serve(false);
-      if (operation->done()) return Attempt::kDone;
-      return served == Served::kProgressed ? Attempt::kProgressed : Attempt::kBlocked;
-    };
-    const auto check = [&] {
-      serve(true);
-      if (void (*interrupted)() = g_interrupt_check.load()) {
-        try {
-          interrupted();
-        } catch (...) {
-          abort("interrupted by a signal");
-          throw;
-        }
-      }
-      std::chrono::microseconds slice;
-      mapped = sleeping_place(bells, slice);
-      if (until != Clock::time_point::max()) {
-        const auto left =
-            std::chrono::duration_cast<std::chrono::microseconds>(until - Clock::now());
-        if (left.count() <= 0 && !operation->done()) {
-          int peer = -1;
-          const std::string what = look_at(*operation, peer);
-          throw CommError(
-              describe(*operation, ErrorKind::kTimeout, peer,
-                       "not done within the time given to wait(), and goes on; it waits "
-                       "for " +
-                           what));
-        }
-        slice = std::min(slice, left);
-      }
-      return slice;
-    };
-    wait_until(
-        WaitPolicy::caller(static_cast<int>(options_.shape.world)), attempt,
-        [&] { return std::span<Bell* const>(bells); }, check);
+void Communicator::list_bells(SleepingPlace& place) const {
+  if (region_ != nullptr) {
+    place.bells.push_back(&region_->control(options_.rank).bell);
+    place.mapped.push_back(region_);
   }
-  if (const ErrorInfo* error = operation->error()) throw CommError(*error);
-}
-
-std::string Communicator::look_at(const Operation& operation, int& peer) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (queue_.empty() || queue_.front().get() != &operation) return "an earlier operation";
-    if (serving_) return "its steps, which another thread is carrying out";
-    serving_ = true;
-  }
-  const std::string what = waiting_for(operation, peer);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    serving_ = false;
-  }
-  ring(local_bell_);
-  return what;
-}
-
-std::shared_ptr<shm::Region> Communicator::sleeping_place(std::vector<Bell*>& bells,
-                                                          std::chrono::microseconds& slice) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  bells.assign(1, &local_bell_);
-  if (region_ != nullptr) bells.push_back(&region_->control(options_.rank).bell);
-  slice = joining_ ? kJoinPoll : std::chrono::microseconds(20'000);
+  if (joining_) place.slice = std::min(place.slice, kJoinPoll);
   if (!queue_.empty()) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(
         queue_.front()->deadline_ - Clock::now());
-    slice = std::clamp(left, std::chrono::microseconds(100), slice);
+    place.slice = std::min(place.slice, left);
   }
-  return region_;
 }
 
-// ---- serving ------------------------------------------------------------------------------------
-
-Communicator::Served Communicator::serve_in_background(bool examine) {
+std::string Communicator::waiting_for(const Operation& operation, int& peer) const {
+  Current first;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (queue_.empty()) return Served::kEmpty;
-    if (helpers_ > 0) return Served::kBusy;
+    if (!queue_.empty()) first = queue_.front();
   }
-  const Served served = serve(examine);
-  // A thread that came to help meanwhile found this one at it, and may have gone to sleep.
-  if (helped()) ring(local_bell_);
-  return served;
+  if (first.get() != &operation) return "an earlier operation";
+  return waiting_for_peers(*first, peer);
 }
 
-bool Communicator::helped() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return helpers_ > 0;
-}
+// ---- the stages ---------------------------------------------------------------------------------
 
-Communicator::Served Communicator::serve(bool examine) {
-  std::shared_ptr<Operation> operation;
+Attempt Communicator::turn(bool examine, Finished& finished) {
+  Current operation;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (queue_.empty()) return Served::kEmpty;
-    if (serving_) return Served::kBusy;
-    serving_ = true;
     operation = queue_.front();
-    examine = examine || abort_reason_.has_value();
   }
-  Finished finished;
   Attempt result = Attempt::kBlocked;
   try {
     if (examine) look_for_trouble(*operation);
     result = step(*operation);
-    if (result == Attempt::kDone && operation->arguments_.epilogue) {
-      operation->arguments_.epilogue();
+    if (result == Attempt::kDone) {
+      if (operation->completion_.epilogue) operation->completion_.epilogue();
+      if (continue_with_next(*operation)) return Attempt::kProgressed;
     }
   } catch (const CommError& error) {
     const ErrorInfo& info = error.info();
     // Errors of the layers below do not know the operation.
     fail(*operation,
-         info.operation.empty() ? describe(*operation, info.kind, info.peer, info.message) : info,
+         info.operation.empty() ? identity_.describe(*operation, info.kind, info.peer, info.message)
+                                : info,
          finished);
+    return Attempt::kProgressed;
   } catch (const std::exception& error) {
-    fail(*operation, describe(*operation, ErrorKind::kSystem, -1, error.what()), finished);
+    fail(*operation, identity_.describe(*operation, ErrorKind::kSystem, -1, error.what()),
+         finished);
+    return Attempt::kProgressed;
   }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    serving_ = false;
-    if (finished.empty() && result == Attempt::kDone) {
-      finished.push_back(operation);
-      queue_.pop_front();
-    }
-  }
-  if (!finished.empty()) {
-    complete(finished);
-    return Served::kProgressed;
-  }
-  return result == Attempt::kProgressed ? Served::kProgressed : Served::kBlocked;
+  if (result != Attempt::kDone) return result;
+  settle(*operation, nullptr);
+  finished.push_back(operation);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  queue_.pop_front();
+  return Attempt::kProgressed;
 }
 
-void Communicator::complete(Finished& finished) {
-  for (const std::shared_ptr<Operation>& operation : finished) {
-    publish(operation->done_, 1u);
-  }
-  ring(local_bell_);
-  for (const std::shared_ptr<Operation>& operation : finished) {
-    if (operation->arguments_.on_complete) {
-      operation->arguments_.on_complete(operation->error_.get());
-      operation->arguments_.on_complete = nullptr;
-    }
-  }
+bool Communicator::continue_with_next(CollectiveOperation& operation) {
+  if (!operation.arguments_.then) return false;
+  OperationArguments next = operation.arguments_.then();
+  operation.completion_.epilogue = std::move(next.epilogue);
+  operation.arguments_ = std::move(next);
+  operation.chunks_ = chunk_table(operation.arguments_, operation.temporaries_);
+  ++operation.sequence_;
+  operation.stage_ = CollectiveOperation::Stage::kPublish;
+  return true;
 }
 
-Attempt Communicator::step(Operation& operation) {
+Attempt Communicator::step(CollectiveOperation& operation) {
   const uint32_t world = options_.shape.world;
   switch (operation.stage_) {
-    case Operation::Stage::kJoin:
+    case CollectiveOperation::Stage::kJoin:
       if (world > 1 && !join()) return Attempt::kBlocked;
-      operation.stage_ = Operation::Stage::kPublish;
+      operation.stage_ = CollectiveOperation::Stage::kPublish;
       [[fallthrough]];
-    case Operation::Stage::kPublish:
+    case CollectiveOperation::Stage::kPublish:
       if (world > 1) publish_header(operation);
-      operation.stage_ = Operation::Stage::kAgree;
+      operation.stage_ = CollectiveOperation::Stage::kAgree;
       [[fallthrough]];
-    case Operation::Stage::kAgree:
+    case CollectiveOperation::Stage::kAgree:
       if (world > 1 && !agree(operation)) return Attempt::kBlocked;
       prepare(operation);
-      operation.stage_ = Operation::Stage::kRun;
+      operation.stage_ = CollectiveOperation::Stage::kRun;
       [[fallthrough]];
-    case Operation::Stage::kRun: break;
+    case CollectiveOperation::Stage::kRun: break;
   }
   HostGroup group;
   const Progress progress = advance(group, operation.execution_, kBudget);
@@ -324,10 +191,10 @@ Attempt Communicator::step(Operation& operation) {
       set_phase(Phase::kBlocked);
       return Attempt::kBlocked;
     case Outcome::kCorrupt:
-      throw CommError(describe(operation, ErrorKind::kSystem, static_cast<int>(progress.peer),
-                               name(progress.peer) + " sent " + std::to_string(progress.size) +
-                                   " bytes where " + std::to_string(progress.expected) +
-                                   " were due"));
+      throw CommError(identity_.describe(
+          operation, ErrorKind::kSystem, static_cast<int>(progress.peer),
+          name(progress.peer) + " sent " + std::to_string(progress.size) + " bytes where " +
+              std::to_string(progress.expected) + " were due"));
     case Outcome::kDone: break;
   }
   set_phase(Phase::kComplete);
@@ -371,11 +238,13 @@ bool Communicator::join() {
   return true;
 }
 
-shm::OperationHeader Communicator::header_of(const Operation& operation) {
+shm::OperationHeader Communicator::header_of(const CollectiveOperation& operation) {
   const OperationArguments& arguments = operation.arguments_;
   shm::OperationHeader header{};
   header.sequence = operation.sequence_;
-  header.count = arguments.count;
+  // What one rank sends another is compared pair by pair.
+  header.count = operation.collective() == Collective::kAllToAll ? 0 : arguments.count;
+  header.splits = arguments.splits;
   header.root = arguments.program->root();
   header.collective = static_cast<uint16_t>(arguments.program->collective());
   header.dtype = static_cast<uint8_t>(arguments.dtype);
@@ -384,7 +253,7 @@ shm::OperationHeader Communicator::header_of(const Operation& operation) {
   return header;
 }
 
-void Communicator::publish_header(Operation& operation) {
+void Communicator::publish_header(CollectiveOperation& operation) {
   set_phase(Phase::kPublish);
   shm::OperationHeader& header = region_->control(options_.rank).board[operation.sequence_ % 2];
   const shm::OperationHeader filled = header_of(operation);
@@ -394,11 +263,18 @@ void Communicator::publish_header(Operation& operation) {
   header.dtype = filled.dtype;
   header.redop = filled.redop;
   std::memcpy(header.algorithm, filled.algorithm, sizeof(header.algorithm));
+  header.splits = filled.splits;
+  if (operation.collective() == Collective::kAllToAll) {
+    for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
+      store_relaxed(region_->link(0, options_.rank, rank).promised[operation.sequence_ % 2],
+                    operation.arguments_.inputs[rank].bytes);
+    }
+  }
   publish(header.sequence, operation.sequence_);
   ring_all(*region_);
 }
 
-bool Communicator::agree(Operation& operation) {
+bool Communicator::agree(CollectiveOperation& operation) {
   set_phase(Phase::kAgree);
   const shm::OperationHeader& own = region_->control(options_.rank).board[operation.sequence_ % 2];
   bool all = true;
@@ -411,14 +287,33 @@ bool Communicator::agree(Operation& operation) {
       continue;
     }
     if (std::memcmp(&own, &theirs, sizeof(own)) != 0) {
-      throw CommError(describe(operation, ErrorKind::kMismatch, static_cast<int>(rank),
-                               explain_mismatch(options_.rank, rank)));
+      throw CommError(identity_.describe(operation, ErrorKind::kMismatch, static_cast<int>(rank),
+                                         explain_mismatch(options_.rank, rank)));
     }
   }
+  if (all && operation.collective() == Collective::kAllToAll) compare_promises(operation);
   return all;
 }
 
-void Communicator::prepare(Operation& operation) {
+void Communicator::compare_promises(const CollectiveOperation& operation) {
+  const uint64_t sequence = operation.sequence_;
+  for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
+    if (rank == options_.rank) continue;
+    const uint64_t sent =
+        load_relaxed(region_->link(0, rank, options_.rank).promised[sequence % 2]);
+    const uint64_t expected = operation.arguments_.outputs[rank].bytes;
+    if (sent == expected) continue;
+    const uint64_t element = dtype_size(operation.arguments_.dtype);
+    throw CommError(identity_.describe(
+        operation, ErrorKind::kMismatch, static_cast<int>(rank),
+        "the ranks disagree: " + name(rank) + " sends " + std::to_string(sent / element) +
+            " elements to " + name(options_.rank) + ", which expects " +
+            std::to_string(expected / element) +
+            ": input_split_sizes there and output_split_sizes here must be the same"));
+  }
+}
+
+void Communicator::prepare(CollectiveOperation& operation) {
   const OperationArguments& arguments = operation.arguments_;
   const Program& program = *arguments.program;
   const shm::Shape& shape = options_.shape;
@@ -462,30 +357,15 @@ void Communicator::set_phase(Phase phase) {
 
 // ---- failing and ending -------------------------------------------------------------------------
 
-void Communicator::look_for_trouble(Operation& operation) {
-  std::optional<std::string> aborted;
-  Clock::time_point deadline = Clock::time_point::max();
-  std::chrono::milliseconds timeout{0};
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    aborted = abort_reason_;
-    for (const auto& queued : queue_) {
-      if (queued->deadline_ < deadline) {
-        deadline = queued->deadline_;
-        timeout = queued->timeout_;
-      }
-    }
-  }
+void Communicator::look_for_trouble(CollectiveOperation& operation) {
+  const std::optional<ErrorInfo> outside = outside_cause(operation);
   if (region_ != nullptr) {
     const uint64_t word = observe(region_->header().cause.word);
-    // Of an abort on this rank we know the reason: it comes next.
-    const bool own = aborted && reporter_of(word) == static_cast<int>(options_.rank);
+    // Of what was found on this rank we know more: it comes next.
+    const bool own = outside && shm::read_cause(word).reporter == static_cast<int>(options_.rank);
     if (word != 0 && !own) throw CommError(describe_cause(operation, word));
   }
-  if (aborted) {
-    throw CommError(describe(operation, ErrorKind::kAborted, static_cast<int>(options_.rank),
-                             "aborted on this rank: " + *aborted));
-  }
+  if (outside) throw CommError(*outside);
   if (joined_) {
     for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
       if (rank == options_.rank) continue;
@@ -494,27 +374,49 @@ void Communicator::look_for_trouble(Operation& operation) {
       const bool dead = !left && !processes_[rank]->alive();
       // What it completed stays valid: the slots outlive it.
       if ((!left && !dead) || observe(control.completed) >= operation.sequence_) continue;
-      throw CommError(describe(operation, ErrorKind::kPeerLost, static_cast<int>(rank),
-                               name(rank) + how_lost(rank) + doing(rank, operation.sequence_)));
+      throw CommError(
+          identity_.describe(operation, ErrorKind::kPeerLost, static_cast<int>(rank),
+                             name(rank) + how_lost(rank) + doing(rank, operation.sequence_)));
+    }
+  }
+  Clock::time_point deadline = Clock::time_point::max();
+  std::chrono::milliseconds timeout{0};
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Current& queued : queue_) {
+      if (queued->deadline_ < deadline) {
+        deadline = queued->deadline_;
+        timeout = queued->timeout_;
+      }
     }
   }
   if (Clock::now() >= deadline) {
     int peer = -1;
-    const std::string what = waiting_for(operation, peer);
-    throw CommError(
-        describe(operation, ErrorKind::kTimeout, peer,
-                 "timed out after " + std::to_string(timeout.count()) + " ms waiting for " + what));
+    const std::string what = waiting_for_peers(operation, peer);
+    throw CommError(identity_.describe(
+        operation, ErrorKind::kTimeout, peer,
+        "timed out after " + std::to_string(timeout.count()) + " ms waiting for " + what));
   }
 }
 
-uint64_t Communicator::latch(shm::Region& region, ErrorKind kind, int peer) {
-  const uint64_t word = static_cast<uint64_t>(kind) |
-                        (static_cast<uint64_t>(peer + 1) & 0xffffff) << 8 |
-                        (uint64_t{options_.rank} + 1) << 32;
-  uint64_t first = 0;
-  if (!compare_exchange(region.header().cause.word, first, word)) return first;
-  ring_all(region);
-  return word;
+void Communicator::tell_peers(ErrorKind kind, int peer) {
+  std::shared_ptr<shm::Region> region;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    region = region_;
+  }
+  if (region == nullptr) return;
+  shm::latch_cause(region->header().cause, kind, peer, options_.rank);
+  ring_all(*region);
+}
+
+void Communicator::failed_idle(const ErrorInfo& info) {
+  bool unknown;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unknown = region_ == nullptr;
+  }
+  if (unknown) give_up_joining(info);
 }
 
 void Communicator::ring_all(shm::Region& region) {
@@ -523,23 +425,28 @@ void Communicator::ring_all(shm::Region& region) {
   }
 }
 
-void Communicator::fail(const Operation& operation, ErrorInfo info, Finished& finished) {
+void Communicator::fail(const CollectiveOperation& operation, ErrorInfo info, Finished& finished) {
   // The first cause goes before what this rank found by itself: it names the rank that died, not
   // the one that gave up next.
   if (!joined_) give_up_joining(info);
   if (region_ != nullptr) {
-    const uint64_t first = latch(*region_, info.kind, info.peer);
-    if (reporter_of(first) != static_cast<int>(options_.rank))
+    const uint64_t first =
+        shm::latch_cause(region_->header().cause, info.kind, info.peer, options_.rank);
+    ring_all(*region_);
+    if (shm::read_cause(first).reporter != static_cast<int>(options_.rank)) {
       info = describe_cause(operation, first);
+    }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_) failure_ = info;
-  for (const std::shared_ptr<Operation>& queued : queue_) {
-    queued->error_ = std::make_unique<const ErrorInfo>(
-        queued.get() == &operation
-            ? info
-            : describe(*queued, info.kind, info.peer,
-                       "not begun, because an earlier operation failed: " + info.message));
+  note_failure(info);
+  for (const Current& queued : queue_) {
+    settle(*queued,
+           std::make_unique<const ErrorInfo>(
+               queued.get() == &operation
+                   ? info
+                   : identity_.describe(
+                         *queued, info.kind, info.peer,
+                         "not begun, because an earlier operation failed: " + info.message)));
     finished.push_back(queued);
   }
   queue_.clear();
@@ -554,95 +461,33 @@ void Communicator::give_up_joining(const ErrorInfo& info) {
   }
 }
 
-void Communicator::abort(const std::string& reason) {
-  // The memory of a forked child's group is its parent's.
-  if (process_id_ != getpid()) return;
-  std::shared_ptr<shm::Region> region;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (left_ || failure_) return;
-    if (!abort_reason_) abort_reason_ = reason;
-    region = region_;
+void Communicator::abandon(Finished& finished) {
+  for (const Current& queued : queue_) {
+    settle(*queued, std::make_unique<const ErrorInfo>(identity_.describe(
+                        *queued, ErrorKind::kAborted, static_cast<int>(options_.rank),
+                        "the group was destroyed on this rank before it was done")));
+    finished.push_back(queued);
   }
-  if (region != nullptr) latch(*region, ErrorKind::kAborted, static_cast<int>(options_.rank));
-  // Whoever waits or serves will see the reason; if nobody does, this thread carries it out.
-  ring_always(local_bell_);
-  if (region != nullptr) ring_always(region->control(options_.rank).bell);
-  if (serve(true) == Served::kEmpty) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!failure_) {
-      ErrorInfo info;
-      info.kind = ErrorKind::kAborted;
-      info.group = options_.group;
-      info.rank = info.peer = static_cast<int>(options_.rank);
-      info.message = "group '" + options_.group + "' was aborted on rank " +
-                     std::to_string(options_.rank) + ": " + reason;
-      if (region == nullptr) give_up_joining(info);
-      failure_ = std::move(info);
-    }
-  }
+  queue_.clear();
 }
 
 void Communicator::shutdown() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (left_) return;
-    left_ = true;
-  }
-  // A forked child has a copy of the group but no part in it.
-  const bool member = process_id_ == getpid();
   Finished finished;
-  const auto attempt = [&] {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (serving_ && member) return Attempt::kBlocked;
-    for (const std::shared_ptr<Operation>& queued : queue_) {
-      queued->error_ = std::make_unique<const ErrorInfo>(
-          describe(*queued, ErrorKind::kAborted, static_cast<int>(options_.rank),
-                   "the group was destroyed on this rank before it was done"));
-      finished.push_back(queued);
-    }
-    queue_.clear();
-    return Attempt::kDone;
-  };
-  Bell* const bell = &local_bell_;
-  wait_until(
-      WaitPolicy::caller(1), attempt, [&] { return std::span<Bell* const>(&bell, 1); },
-      [] { return std::chrono::microseconds(1000); });
+  if (!leave(finished)) return;
   std::shared_ptr<shm::Region> region;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     region = std::move(region_);
     region_ = nullptr;
   }
-  if (region != nullptr && member) {
+  // A forked child has a copy of the group but no part in it.
+  if (region != nullptr && process_id_ == getpid()) {
     publish(region->control(options_.rank).state, static_cast<uint32_t>(shm::RankState::kLeft));
     ring_all(*region);
   }
   join_.reset();
   processes_.clear();
   complete(finished);
-}
-
-void Communicator::set_timeout(std::chrono::milliseconds timeout) {
-  require(timeout.count() > 0,
-          "timeout must be positive, got " + std::to_string(timeout.count()) + " ms");
-  const std::lock_guard<std::mutex> lock(mutex_);
-  timeout_ = timeout;
-}
-
-std::chrono::milliseconds Communicator::timeout() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return timeout_;
-}
-
-uint64_t Communicator::sequence() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return sequence_;
-}
-
-std::optional<ErrorInfo> Communicator::failure() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return failure_;
 }
 
 }  // namespace hybridcomm

@@ -1,30 +1,13 @@
 // What a communicator's errors say. Every sentence names the operation, its sequence number, size
 // and group, this rank, and the rank to blame with what it was doing.
 #include <cstring>
-#include <iomanip>
 #include <sstream>
 
 #include "engine/communicator.h"
+#include "transports/shm/cause.h"
 
 namespace hybridcomm {
 namespace {
-
-std::string size_text(uint64_t bytes) {
-  std::ostringstream out;
-  if (bytes < 1024) {
-    out << bytes << " B";
-  } else {
-    const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};
-    double value = static_cast<double>(bytes) / 1024;
-    int unit = 0;
-    while (value >= 1024 && unit < 3) {
-      value /= 1024;
-      ++unit;
-    }
-    out << std::fixed << std::setprecision(1) << value << ' ' << units[unit];
-  }
-  return out.str();
-}
 
 bool moves_data(uint16_t collective) {
   return static_cast<Collective>(collective) != Collective::kBarrier;
@@ -35,53 +18,14 @@ bool reduces(uint16_t collective) {
   return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
 }
 
-// A peer wrote the bytes: they need not end in a zero.
-std::string bounded(const char* text, size_t size) {
-  std::string result;
-  for (size_t i = 0; i < size && text[i] != 0; ++i) {
-    result += text[i] >= 32 && text[i] < 127 ? text[i] : '?';
-  }
-  return result;
-}
-
 }  // namespace
 
-std::string Communicator::name(uint32_t rank) const {
-  std::string text = "rank " + std::to_string(rank);
-  if (rank < options_.global_ranks.size() && options_.global_ranks[rank] != rank) {
-    text += " (global rank " + std::to_string(options_.global_ranks[rank]) + ")";
-  }
-  return text;
+std::string CollectiveOperation::contents() const {
+  if (!moves_data(static_cast<uint16_t>(collective()))) return {};
+  return size_text(bytes()) + " of " + dtype_name(arguments_.dtype);
 }
 
-ErrorInfo Communicator::describe(const Operation& operation, ErrorKind kind, int peer,
-                                 const std::string& why) const {
-  ErrorInfo info;
-  info.kind = kind;
-  info.operation = operation.name();
-  info.group = options_.group;
-  info.sequence = operation.sequence_;
-  info.bytes = operation.bytes();
-  info.rank = static_cast<int>(options_.rank);
-  info.peer = peer;
-  std::ostringstream out;
-  out << operation.name();
-  if (operation.sequence_ != 0) out << " #" << operation.sequence_;
-  out << " (";
-  if (moves_data(static_cast<uint16_t>(operation.arguments_.program->collective()))) {
-    out << size_text(operation.bytes()) << " of " << dtype_name(operation.arguments_.dtype) << ", ";
-  }
-  out << "group '" << options_.group << "', world size " << options_.shape.world << ") on "
-      << name(options_.rank) << ": " << why;
-  info.message = out.str();
-  return info;
-}
-
-int Communicator::reporter_of(uint64_t word) {
-  return static_cast<int>((word >> 32) & 0xffffff) - 1;
-}
-
-int Communicator::first_to_differ(const Operation& operation, int otherwise) const {
+int Communicator::first_to_differ(const CollectiveOperation& operation, int otherwise) const {
   const shm::OperationHeader own = header_of(operation);
   for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
     if (rank == options_.rank) continue;
@@ -93,14 +37,13 @@ int Communicator::first_to_differ(const Operation& operation, int otherwise) con
   return otherwise;
 }
 
-ErrorInfo Communicator::describe_cause(const Operation& operation, uint64_t word) const {
-  const auto kind = static_cast<ErrorKind>(word & 0xff);
-  const int blamed = static_cast<int>((word >> 8) & 0xffffff) - 1;
-  const int reporter = reporter_of(word);
+ErrorInfo Communicator::describe_cause(const CollectiveOperation& operation, uint64_t word) const {
+  const auto [kind, blamed, reporter] = shm::read_cause(word);
   const int world = static_cast<int>(options_.shape.world);
   // The word lies in memory that every rank writes.
   if (blamed >= world || reporter < 0 || reporter >= world) {
-    return describe(operation, ErrorKind::kSystem, -1, "the group failed; its cause is unreadable");
+    return identity_.describe(operation, ErrorKind::kSystem, -1,
+                              "the group failed; its cause is unreadable");
   }
   const std::string who = blamed < 0 ? "a rank" : name(static_cast<uint32_t>(blamed));
   const std::string by = reporter == static_cast<int>(options_.rank)
@@ -133,16 +76,16 @@ ErrorInfo Communicator::describe_cause(const Operation& operation, uint64_t word
       }
       why = explain_mismatch(static_cast<uint32_t>(reporter), static_cast<uint32_t>(blamed)) + by;
       const int own = static_cast<int>(options_.rank);
-      return describe(operation, kind,
-                      first_to_differ(operation, blamed == own ? reporter : blamed), why);
+      return identity_.describe(operation, kind,
+                                first_to_differ(operation, blamed == own ? reporter : blamed), why);
     }
     case ErrorKind::kAborted: why = who + " aborted the group (abort() or Ctrl-C)"; break;
     default:
-      return describe(operation, ErrorKind::kSystem, blamed,
-                      "the group failed on " + name(static_cast<uint32_t>(reporter)) +
-                          "; see that rank's error");
+      return identity_.describe(operation, ErrorKind::kSystem, blamed,
+                                "the group failed on " + name(static_cast<uint32_t>(reporter)) +
+                                    "; see that rank's error");
   }
-  return describe(operation, kind, blamed, why);
+  return identity_.describe(operation, kind, blamed, why);
 }
 
 std::string Communicator::explain_mismatch(uint32_t a, uint32_t b) const {
@@ -162,11 +105,16 @@ std::string Communicator::describe_header(uint32_t rank) const {
   std::ostringstream out;
   out << collective_name(static_cast<Collective>(header.collective)) << " #" << sequence;
   if (moves_data(header.collective)) {
-    out << " of " << header.count << ' ' << dtype_name(static_cast<DType>(header.dtype));
+    out << " of ";
+    if (static_cast<Collective>(header.collective) != Collective::kAllToAll) {
+      out << header.count << ' ';
+    }
+    out << dtype_name(static_cast<DType>(header.dtype));
+    if (header.splits != 0) out << ", unevenly split";
   }
   if (reduces(header.collective)) out << " with " << redop_name(static_cast<RedOp>(header.redop));
   if (header.root != shm::kNoRoot) out << " from root " << header.root;
-  out << " by " << bounded(header.algorithm, sizeof(header.algorithm));
+  out << " by " << printable(header.algorithm, sizeof(header.algorithm));
   return out.str();
 }
 
@@ -190,14 +138,14 @@ const char* Communicator::how_lost(uint32_t rank) const {
   return left ? " ended or destroyed the group" : " died";
 }
 
-std::string Communicator::waiting_for(const Operation& operation, int& peer) const {
+std::string Communicator::waiting_for_peers(const CollectiveOperation& operation, int& peer) const {
   peer = -1;
   switch (operation.stage_) {
-    case Operation::Stage::kJoin:
+    case CollectiveOperation::Stage::kJoin:
       if (join_ != nullptr) return join_->waiting_for(peer);
       return "the group to be joined";
-    case Operation::Stage::kPublish:
-    case Operation::Stage::kAgree: {
+    case CollectiveOperation::Stage::kPublish:
+    case CollectiveOperation::Stage::kAgree: {
       std::string missing;
       for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
         shm::RankControl& control = region_->control(rank);
@@ -213,7 +161,7 @@ std::string Communicator::waiting_for(const Operation& operation, int& peer) con
       }
       return missing + " to call it";
     }
-    case Operation::Stage::kRun: break;
+    case CollectiveOperation::Stage::kRun: break;
   }
   peer = static_cast<int>(operation.blocked_.peer);
   return name(operation.blocked_.peer) +

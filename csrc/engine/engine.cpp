@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <thread>
 
-#include "engine/communicator.h"
+#include "engine/service.h"
 
 namespace hybridcomm {
 namespace {
@@ -24,10 +25,10 @@ Engine& Engine::instance() {
   return *engine;
 }
 
-void Engine::serve(std::shared_ptr<Communicator> communicator) {
+void Engine::serve(std::shared_ptr<Service> service) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    arrivals_.push_back(std::move(communicator));
+    arrivals_.push_back(std::move(service));
     if (thread_process_ != getpid()) {
       thread_process_ = getpid();
       // Signals belong to the program's own threads: the new thread inherits a full mask.
@@ -53,13 +54,12 @@ void Engine::wake() {
 }
 
 void Engine::loop() {
-  std::vector<std::shared_ptr<Communicator>> active;
+  std::vector<std::shared_ptr<Service>> active;
   // What keeps the listed bells in being until the next sleep is over: the last turn before it may
   // find a group's queue empty and let go of the group.
-  std::vector<std::shared_ptr<Communicator>> listed;
+  std::vector<std::shared_ptr<Service>> listed;
   std::vector<std::shared_ptr<shm::Region>> mapped;
   std::vector<Bell*> bells;
-  std::vector<Bell*> place;
   uint64_t seen = 0;
 
   // True if there is something new to serve, and so also new bells to sleep on.
@@ -67,7 +67,7 @@ void Engine::loop() {
     if (observe(calls_) == seen) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
     seen = calls_;
-    for (std::shared_ptr<Communicator>& arrival : arrivals_) {
+    for (std::shared_ptr<Service>& arrival : arrivals_) {
       if (std::find(active.begin(), active.end(), arrival) == active.end()) {
         active.push_back(std::move(arrival));
       }
@@ -81,13 +81,13 @@ void Engine::loop() {
   const auto turn = [&](bool examine) {
     Attempt result = take_arrivals() ? Attempt::kProgressed : Attempt::kBlocked;
     for (size_t i = 0; i < active.size();) {
-      const Communicator::Served served = active[i]->serve_in_background(examine);
-      if (served == Communicator::Served::kEmpty) {
+      const Service::Served served = active[i]->serve_in_background(examine);
+      if (served == Service::Served::kEmpty) {
         active[i] = std::move(active.back());
         active.pop_back();
         continue;
       }
-      if (served == Communicator::Served::kProgressed) result = Attempt::kProgressed;
+      if (served == Service::Served::kProgressed) result = Attempt::kProgressed;
       ++i;
     }
     return result;
@@ -100,14 +100,14 @@ void Engine::loop() {
     // With nothing to serve there is nothing to look at until somebody rings.
     std::chrono::microseconds slice =
         active.empty() ? kIdleSlice : std::chrono::microseconds(20'000);
-    for (const std::shared_ptr<Communicator>& communicator : active) {
+    for (const std::shared_ptr<Service>& service : active) {
       // A thread that helps rings us when it stops.
-      if (communicator->helped()) continue;
-      std::chrono::microseconds own;
-      listed.push_back(communicator);
-      mapped.push_back(communicator->sleeping_place(place, own));
-      slice = std::min(slice, own);
-      for (Bell* bell : place) {
+      if (service->helped()) continue;
+      listed.push_back(service);
+      SleepingPlace place = service->sleeping_place();
+      std::move(place.mapped.begin(), place.mapped.end(), std::back_inserter(mapped));
+      slice = std::min(slice, place.slice);
+      for (Bell* bell : place.bells) {
         if (bells.size() < kMaxBells) {
           bells.push_back(bell);
         } else {

@@ -11,15 +11,15 @@
 
 namespace hybridcomm {
 
-class Communicator;
+class Service;
 
 class Engine {
  public:
   // Never destroyed: at exit the thread is simply no longer there.
   static Engine& instance();
 
-  // Serves the group until its queue is empty.
-  void serve(std::shared_ptr<Communicator> communicator);
+  // Serves it until nothing is pending.
+  void serve(std::shared_ptr<Service> service);
   // Makes it look again at the groups it serves: a thread that was helping one has stopped.
   void wake();
 
@@ -30,7 +30,7 @@ class Engine {
   void loop();
 
   std::mutex mutex_;
-  std::vector<std::shared_ptr<Communicator>> arrivals_;
+  std::vector<std::shared_ptr<Service>> arrivals_;
   uint64_t calls_ = 0;      // of serve() and wake(); read without the lock
   int thread_process_ = 0;  // the process that has a thread; a forked child starts its own
   Bell bell_;

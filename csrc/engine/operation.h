@@ -1,4 +1,4 @@
-// One call of one collective on one rank: its arguments, and where it stands.
+// One call on one rank, whatever kind of call: where it stands, and what happens when it ends.
 #pragma once
 
 #include <chrono>
@@ -6,13 +6,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "base/wait.h"
-#include "executor/advance.h"
-#include "executor/program.h"
 
 namespace hybridcomm {
 
@@ -21,17 +17,8 @@ struct Buffer {
   uint64_t bytes = 0;
 };
 
-// What the caller asks for. The buffers stay the caller's and must live until completion.
-struct OperationArguments {
-  std::shared_ptr<const Program> program;
-  std::string algorithm;  // the program's name, at most 31 bytes; ranks must agree on it
-  DType dtype = DType::kUInt8;
-  RedOp redop = RedOp::kSum;
-  uint64_t count = 0;  // elements that each rank contributes
-  // all_reduce, broadcast: one input and one output, usually the same. all_gather: one input and
-  // `world` outputs. barrier: none.
-  std::vector<Buffer> inputs;
-  std::vector<Buffer> outputs;
+// What every call may ask for.
+struct Completion {
   std::chrono::milliseconds timeout{0};  // 0: the group's
   // Runs once if the operation succeeded, before done() turns true: what must happen before the
   // caller may look at its buffers (a copy back into a strided tensor). Must not wait.
@@ -41,42 +28,43 @@ struct OperationArguments {
   std::function<void(const ErrorInfo*)> on_complete;
 };
 
-// Entries of the (pointer, bytes) table: program->chunks() of them, in the order inputs, outputs,
-// temporaries. Throws CommError(kInvalid) if the buffers do not fit the program. The partition rule
-// is hybridcomm/programs/partition.py's: ceil(count / parts) elements, rounded up to 64 bytes.
-std::vector<Chunk> chunk_table(const OperationArguments& arguments,
-                               std::vector<std::byte>& temporaries);
-
 class Operation {
  public:
-  explicit Operation(OperationArguments arguments) : arguments_(std::move(arguments)) {}
+  explicit Operation(Completion completion) : completion_(std::move(completion)) {}
+  virtual ~Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
 
-  const OperationArguments& arguments() const { return arguments_; }
-  const char* name() const { return collective_name(arguments_.program->collective()); }
-  uint64_t bytes() const { return arguments_.count * dtype_size(arguments_.dtype); }
+  // torch's name of the call: "all_reduce".
+  virtual const char* name() const = 0;
+  // What it moves, for errors: "4.0 KiB of float32"; empty if it moves nothing.
+  virtual std::string contents() const = 0;
+  virtual uint64_t bytes() const = 0;
+
+  // Its number within its group and kind (collective or point-to-point), from 1.
   uint64_t sequence() const { return sequence_; }
   // True once it succeeded or failed. What it wrote is then visible to the caller.
   bool done() const { return observe(done_) != 0; }
   // Why it failed; null before it is done and if it succeeded.
   const ErrorInfo* error() const { return done() ? error_.get() : nullptr; }
+  Clock::time_point enqueued_at() const { return enqueued_at_; }
+  // When its first step could be taken, and when it was done; meaningful once it is.
+  Clock::time_point started_at() const { return started_at_; }
+  Clock::time_point finished_at() const { return finished_at_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
 
- private:
-  friend class Communicator;
+ protected:
+  friend class Service;
 
-  enum class Stage : uint8_t { kJoin, kPublish, kAgree, kRun };
-
-  OperationArguments arguments_;
+  Completion completion_;
   uint64_t sequence_ = 0;
-  Clock::time_point started_{};
+  Clock::time_point enqueued_at_{};
+  Clock::time_point started_at_{};
+  Clock::time_point finished_at_{};
   Clock::time_point deadline_{};
   std::chrono::milliseconds timeout_{0};
-  Stage stage_ = Stage::kJoin;
-  std::vector<Chunk> chunks_;
-  std::vector<std::byte> temporaries_;
-  std::vector<Lane> lanes_;
-  std::vector<const void*> operands_;
-  Execution execution_;
-  Progress blocked_;  // the last thing it was blocked on while running
+
+ private:
   std::unique_ptr<const ErrorInfo> error_;
   mutable uint32_t done_ = 0;
 };

@@ -220,10 +220,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupHybridcomm::start(
   auto work = c10::make_intrusive<WorkHybridcomm>(communicator_, kind.type, kind.title, inputs,
                                                   std::move(outputs), std::move(operands));
   if (async) {
-    work->submit(std::move(arguments));
+    work->submit(*communicator_, std::move(arguments));
     return work;
   }
-  work->run(std::move(arguments));
+  work->run(*communicator_, std::move(arguments));
   return nullptr;
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "engine/operation.h"
+#include "engine/collective.h"
 
 namespace hybridcomm {
 

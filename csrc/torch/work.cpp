@@ -7,55 +7,25 @@
 #include <optional>
 #include <utility>
 
-#include "torch/callbacks.h"
-#include "torch/errors.h"
-#include "torch/exit.h"
-#include "torch/interpreter.h"
-
 namespace hybridcomm {
-namespace {
 
-// Runs `wait`; what it throws leaves this function as Python's exception.
-template <class Wait>
-void waiting(Wait&& wait) {
-  try {
-    wait();
-  } catch (const CommError& error) {
-    stay_if_leaving();
-    std::rethrow_exception(to_exception(error.info()));
-  }
-}
-
-}  // namespace
-
-WorkHybridcomm::WorkHybridcomm(std::shared_ptr<Communicator> communicator, c10d::OpType type,
+WorkHybridcomm::WorkHybridcomm(std::shared_ptr<Service> service, c10d::OpType type,
                                const char* title, const std::vector<at::Tensor>& inputs,
                                std::vector<at::Tensor> outputs, Operands operands)
     // The title starts a record for the profiler; without one listening that is wasted time.
     : Work(-1, type, at::hasCallbacks() ? title : nullptr,
            at::hasCallbacks() ? std::optional(inputs) : std::nullopt),
-      communicator_(std::move(communicator)),
+      service_(std::move(service)),
       outputs_(std::move(outputs)),
       operands_(std::move(operands)) {}
 
 // ---- starting -----------------------------------------------------------------------------------
 
-void WorkHybridcomm::set_off(OperationArguments& arguments) {
-  if (operands_.must_copy_back()) arguments.epilogue = [this] { operands_.copy_back(); };
+void WorkHybridcomm::set_off(Completion& completion) {
+  if (operands_.must_copy_back()) completion.epilogue = [this] { operands_.copy_back(); };
   // The one reference by which the operation keeps its work.
-  arguments.on_complete = [self = c10::intrusive_ptr<WorkHybridcomm>::reclaim_copy(this)](
-                              const ErrorInfo* error) mutable { finish(std::move(self), error); };
-}
-
-void WorkHybridcomm::submit(OperationArguments arguments) {
-  set_off(arguments);
-  operation_ = translating([&] { return communicator_->submit(std::move(arguments)); });
-}
-
-void WorkHybridcomm::run(OperationArguments arguments) {
-  const ReleaseGil released;
-  set_off(arguments);
-  waiting([&] { communicator_->run(std::move(arguments)); });
+  completion.on_complete = [self = c10::intrusive_ptr<WorkHybridcomm>::reclaim_copy(this)](
+                               const ErrorInfo* error) mutable { finish(std::move(self), error); };
 }
 
 // ---- completing ---------------------------------------------------------------------------------
@@ -76,7 +46,7 @@ void WorkHybridcomm::finish(c10::intrusive_ptr<WorkHybridcomm> given, const Erro
     self->recordFunctionEndCallback_ = nullptr;
   }
   if (has_future) {
-    run_callback(self->communicator_.get(), self->parent_,
+    run_callback(self->service_.get(), self->parent_,
                  [self, error = error != nullptr ? std::optional(*error) : std::nullopt] {
                    self->settle(error ? &*error : nullptr);
                  });
@@ -125,13 +95,13 @@ std::exception_ptr WorkHybridcomm::exception() const {
 
 bool WorkHybridcomm::wait(std::chrono::milliseconds timeout) {
   const ReleaseGil released;
-  waiting([&] { communicator_->wait(operation_, timeout); });
+  waiting([&] { service_->wait(operation_, timeout); });
   return true;
 }
 
 void WorkHybridcomm::abort() {
   const ReleaseGil released;
-  communicator_->abort("Work.abort() was called");
+  service_->abort("Work.abort() was called");
 }
 
 std::vector<at::Tensor> WorkHybridcomm::result() { return outputs_; }

@@ -5,26 +5,51 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "engine/communicator.h"
+#include "engine/service.h"
 #include "torch/callbacks.h"
+#include "torch/errors.h"
+#include "torch/exit.h"
+#include "torch/interpreter.h"
 #include "torch/tensors.h"
 
 namespace hybridcomm {
+
+// Runs `wait`; what it throws leaves this function as Python's exception.
+template <class Wait>
+void waiting(Wait&& wait) {
+  try {
+    wait();
+  } catch (const CommError& error) {
+    stay_if_leaving();
+    std::rethrow_exception(to_exception(error.info()));
+  }
+}
 
 // The operation keeps it, and with it the tensors, alive until it is done, for the caller may drop
 // it at once. Whichever thread carries the operation out completes it: a waiting caller or the
 // progress thread.
 class WorkHybridcomm : public c10d::Work {
  public:
-  // `title` is the profiler's name for it; it must outlive the work.
-  WorkHybridcomm(std::shared_ptr<Communicator> communicator, c10d::OpType type, const char* title,
+  // `service` will carry the operation out. `title` is the profiler's name for it; it must outlive
+  // the work.
+  WorkHybridcomm(std::shared_ptr<Service> service, c10d::OpType type, const char* title,
                  const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                  Operands operands);
 
-  // Queues the operation. Throws what is wrong with it; then nothing is queued.
-  void submit(OperationArguments arguments);
+  // Queues the operation with `carrier`, which is the service. Throws what is wrong with it; then
+  // nothing is queued.
+  template <class Carrier, class Arguments>
+  void submit(Carrier& carrier, Arguments arguments) {
+    set_off(arguments);
+    operation_ = translating([&] { return carrier.submit(std::move(arguments)); });
+  }
   // Carries it out on this thread. Throws if it fails.
-  void run(OperationArguments arguments);
+  template <class Carrier, class Arguments>
+  void run(Carrier& carrier, Arguments arguments) {
+    const ReleaseGil released;
+    set_off(arguments);
+    waiting([&] { carrier.run(std::move(arguments)); });
+  }
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -42,12 +67,12 @@ class WorkHybridcomm : public c10d::Work {
   uint64_t getSequencenumber() const override;
 
  private:
-  void set_off(OperationArguments& arguments);
+  void set_off(Completion& completion);
   static void finish(c10::intrusive_ptr<WorkHybridcomm> given, const ErrorInfo* error);
   // Completes the future.
   void settle(const ErrorInfo* error);
 
-  const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Service> service_;
   const std::vector<at::Tensor> outputs_;
   Operands operands_;
   const uint64_t parent_ = current_callback();

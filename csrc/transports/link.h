@@ -26,6 +26,9 @@ inline constexpr uint32_t kMaxSlots = 16;
 //   overflow  64-bit counts of slots: 2^64 slots of one byte would take centuries
 struct LinkControl {
   alignas(kCacheLine) uint64_t head;  // slots published
+  // Bytes that the sender will send in an all-to-all; entry s % 2 for operation s. Written before
+  // its header is published and read after, like the header (transports/shm/layout.h).
+  uint64_t promised[2];
   alignas(kCacheLine) uint64_t tail;  // slots given back
   alignas(kCacheLine) uint32_t bytes[kMaxSlots];
 };

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/operation.h"
+#include "engine/collective.h"
 #include "programs.h"
 #include "transports/shm/region.h"
 
@@ -157,7 +157,7 @@ inline constexpr auto kUntouched = std::byte{0xa5};
 struct Call {
   OperationArguments arguments;
   std::vector<std::byte> memory;  // guard, output, guard, input unless in place, guard
-  std::vector<std::byte> temporaries;
+  std::unique_ptr<std::byte[]> temporaries;
   std::vector<Chunk> chunks;
   std::vector<Chunk> remote;
   std::vector<Lane> lanes;

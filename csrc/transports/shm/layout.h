@@ -74,7 +74,7 @@ struct alignas(kCacheLine) OperationHeader {
   uint8_t dtype;        // DType
   uint8_t redop;        // RedOp; 0 for collectives that do not reduce
   char algorithm[32];   // padded with zeros; a different choice is a mismatch
-  uint64_t reserved;
+  uint64_t splits;      // digest of the lengths of an uneven call; 0 if it is even
 };
 static_assert(sizeof(OperationHeader) == kCacheLine);
 
