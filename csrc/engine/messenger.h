@@ -1,0 +1,150 @@
+// Point-to-point messages of one rank of one group. They know nothing of the group's collectives:
+// neither waits for the other, and their sequence numbers are their own.
+//
+// Two ranks that exchange a message get a small shared region of their own (messenger_pair.h),
+// which only these two join, when the first of them calls: a message between ranks 1 and 2 needs
+// nothing of rank 0, and a group that sends no messages costs nothing.
+//
+// Matching is MPI's: a receive takes the first message that its source sent with its tag, and of
+// two receives that a message fits it goes to the one posted first. While a receive from a rank (or
+// from any) is pending, what that rank sends and no receive asks for is taken into memory, so that
+// a later message can overtake it; otherwise it stays in its slots, and the sender waits when they
+// are full. Like MPI's, that memory has no bound but what the peers send.
+//
+// Failures. A time-out of a receive that no message has met, or of a send of which nothing is in a
+// slot, withdraws that message and harms nothing else. Everything else ends the group's messages on
+// every rank with one first cause: it is latched in the regions of all pairs, and left in the store
+// for ranks that have not joined. What a rank had sent before it died is delivered first. A receive
+// from any rank fails if one of them dies, or if all have left.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/store.h"
+#include "engine/message.h"
+#include "engine/service.h"
+#include "executor/phase.h"
+#include "transports/shm/join.h"
+
+namespace hybridcomm {
+
+class Pair;
+struct Incoming;
+struct Trouble;
+
+struct MessengerOptions {
+  std::string group;  // the name that errors show
+  uint32_t rank = 0;
+  uint32_t world = 0;
+  // Of the link from one rank to another; both must have the same.
+  uint32_t slots = 4;
+  uint64_t slot_bytes = 65'536;
+  std::chrono::milliseconds timeout{1'800'000};
+  // Rank i of this group is global_ranks[i] of the job, for errors; empty: the same number.
+  std::vector<uint64_t> global_ranks;
+  // Where to report the Phase; may be null.
+  uint32_t* phase = nullptr;
+};
+
+class Messenger final : public Service {
+ public:
+  // Pairs meet through `store`, in which every member has left its card (Communicator::create).
+  // Make it before any rank may use the group: what failed before then is an earlier group's.
+  static std::shared_ptr<Messenger> create(MessengerOptions options,
+                                           std::shared_ptr<KeyValueStore> store);
+  // Over memory that is mapped already, pairs[peer] with world size 2, in which the lower rank is
+  // 0: ranks as threads of one process.
+  static std::shared_ptr<Messenger> attach(MessengerOptions options,
+                                           std::vector<shm::Membership> pairs);
+  ~Messenger() override;
+
+  // Queues a message for the engine's thread. Throws CommError if the arguments are wrong or the
+  // group has failed; nothing is queued then.
+  std::shared_ptr<Message> submit(MessageArguments arguments);
+  // Queues it and carries it out on this thread. Throws the CommError with which it failed.
+  std::shared_ptr<Message> run(MessageArguments arguments);
+
+  // Leaves the group; messages still pending fail with kAborted. What this rank has sent can still
+  // be received.
+  void shutdown();
+
+ private:
+  using Current = std::shared_ptr<Message>;
+
+  Messenger(MessengerOptions options, std::shared_ptr<KeyValueStore> store);
+
+  Current enqueue(MessageArguments arguments);
+  void check(const Message& message) const;
+
+  // Service.
+  void tell_peers(ErrorKind kind, int peer) override;
+  void failed_idle(const ErrorInfo& info) override;
+  bool has_work() const override { return !pending_.empty(); }
+  Attempt turn(bool examine, Finished& finished) override;
+  void list_bells(SleepingPlace& place) const override;
+  std::string waiting_for(const Operation& operation, int& peer) const override;
+  void abandon(Finished& finished) override;
+
+  // These run on the one thread that is serving.
+  bool take_posted(Finished& finished);
+  void post_receive(const Current& receive, Finished& finished);
+  bool move_slots(Finished& finished);
+  bool send_slots(Pair& pair, uint32_t most, Finished& finished);
+  bool take_slots(Pair& pair, uint32_t most, Finished& finished);
+  bool join_some();
+  Current take_match(uint32_t source, int32_t tag);
+  void compare(const Message& receive, const Incoming& incoming, const Pair& pair) const;
+  void finish(const Current& message, Finished& finished);
+  // Takes it out of what has_work() looks at.
+  void forget(const Message& message);
+  Pair& pair_with(uint32_t peer);
+  bool receiving_from(const Pair& pair) const;
+  bool needs(const Pair& pair) const;
+  void set_phase(Phase phase);
+
+  // Failures (messenger_errors.cpp).
+  void look_for_trouble(Finished& finished);
+  void look_for_causes();
+  void look_for_losses(Finished& finished);
+  void look_for_deadlines(Finished& finished);
+  void withdraw(const Current& message, Finished& finished);
+  void fail(Trouble trouble, Finished& finished);
+  std::optional<Trouble> told_by_regions() const;
+  std::optional<Trouble> told_by_store() const;
+  Trouble describe_cause(uint64_t word) const;
+  void latch_everywhere(ErrorKind kind, int peer, uint32_t reporter);
+  void leave_in_store(ErrorKind kind, int peer, uint32_t reporter);
+  std::string waiting_for_peer(const Message& message, int& peer) const;
+  std::string what_came_from(const Pair& pair) const;
+
+  MessengerOptions options_;
+  std::shared_ptr<KeyValueStore> store_;
+
+  // Guarded by mutex_.
+  std::map<uint64_t, Current> pending_;                // by sequence number: all that is not done
+  std::vector<Current> posted_;                        // those of them that nobody has served yet
+  std::vector<uint32_t> naming_;                       // [peer] pending messages that name it
+  uint32_t from_any_ = 0;                              // pending receives from any rank
+  std::vector<std::shared_ptr<shm::Region>> regions_;  // [peer], as soon as there is one
+  bool joining_ = false;
+
+  // Owned by whoever serves.
+  std::vector<std::unique_ptr<Pair>> pairs_;  // [peer]
+  std::vector<Pair*> open_;                   // those that there are
+  std::list<Current> receives_;               // that no message has met, in order of posting
+  uint32_t open_to_any_ = 0;                  // those of them from any rank
+  uint64_t arrivals_ = 0;                     // messages that have begun to arrive
+  size_t next_to_move_ = 0;
+  uint32_t next_to_join_ = 0;
+  Clock::time_point next_look_at_store_{};
+
+  uint32_t no_phase_ = 0;
+};
+
+}  // namespace hybridcomm
