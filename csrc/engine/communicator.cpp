@@ -327,10 +327,11 @@ void Communicator::prepare(CollectiveOperation& operation) {
   for (const Chunk& chunk : operation.chunks_) largest = std::max(largest, chunk.bytes);
   x.segments = std::max<uint64_t>(1, (largest + x.window - 1) / x.window);
   x.reducer.dtype = arguments.dtype;
-  x.reducer.op = arguments.redop;
+  // PREMUL_SUM: the caller has multiplied already.
+  x.reducer.op = arguments.redop == RedOp::kPremulSum ? RedOp::kSum : arguments.redop;
   x.reducer.element_bytes = dtype_size(arguments.dtype);
   if (program.max_operands() > 0) {
-    x.reducer.kernel = reduce_kernel(arguments.dtype, arguments.redop);
+    x.reducer.kernel = reduce_kernel(arguments.dtype, x.reducer.op);
     require(x.reducer.kernel != nullptr, std::string(redop_name(arguments.redop)) + " of " +
                                              dtype_name(arguments.dtype) + " is not defined");
   }
@@ -395,7 +396,7 @@ void Communicator::look_for_trouble(CollectiveOperation& operation) {
     const std::string what = waiting_for_peers(operation, peer);
     throw CommError(identity_.describe(
         operation, ErrorKind::kTimeout, peer,
-        "timed out after " + std::to_string(timeout.count()) + " ms waiting for " + what));
+        "Timed out after " + std::to_string(timeout.count()) + " ms waiting for " + what));
   }
 }
 

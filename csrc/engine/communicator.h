@@ -54,9 +54,7 @@ class Communicator final : public Service {
   // Queues it and carries it out on this thread. Throws the CommError with which it failed.
   void run(OperationArguments arguments);
 
-  // Leaves the group; operations still pending fail with kAborted. Other ranks keep what this one
-  // has completed.
-  void shutdown();
+  void shutdown() override;
 
   const CommunicatorOptions& options() const { return options_; }
 

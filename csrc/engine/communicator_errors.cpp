@@ -62,7 +62,7 @@ ErrorInfo Communicator::describe_cause(const CollectiveOperation& operation, uin
         why = name(static_cast<uint32_t>(reporter)) +
               " had given up waiting for this rank, which came too late";
       } else {
-        why = "timed out waiting for " + who +
+        why = "Timed out waiting for " + who +
               (blamed >= 0 && joined_
                    ? ", which was then" + doing(static_cast<uint32_t>(blamed), operation.sequence_)
                    : "") +

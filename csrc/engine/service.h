@@ -43,6 +43,9 @@ class Service : public std::enable_shared_from_this<Service> {
 
   // Ends every operation of the group on every rank with kAborted. Any thread, any time.
   void abort(const std::string& reason);
+  // Leaves the group; operations still pending on this rank fail with kAborted. What this rank has
+  // done stays valid for its peers.
+  virtual void shutdown() = 0;
   // Ends every operation for a cause that was found elsewhere: by the group's other service.
   void fail_with(const ErrorInfo& cause);
   // What to call once, on any thread and without locks, when this service has failed.

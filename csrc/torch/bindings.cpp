@@ -106,8 +106,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("timeout"), py::arg("group"), py::arg("global_ranks"), py::arg("options"));
   module.def("build_info", &build_info);
   module.def("isa", &reduce_isa);
+  module.def(
+      "exchange_call_preferences",
+      [](const std::string& algorithm, bool deterministic) {
+        const CallPreferences old = exchange_call_preferences({algorithm, deterministic});
+        return std::make_tuple(old.algorithm, old.deterministic);
+      },
+      py::arg("algorithm"), py::arg("deterministic"));
   module.def("parse_program", &parse_program, py::arg("flat"));
 
-  Communicator::set_interrupt_check(&check_signals);
+  Service::set_interrupt_check(&check_signals);
   py::module_::import("atexit").attr("register")(py::cpp_function(&leave_groups));
 }

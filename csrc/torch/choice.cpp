@@ -26,6 +26,40 @@ constexpr uint32_t kMostDirectReaders = 4;
 
 bool is_integer(DType dtype) { return dtype >= DType::kUInt8 && dtype <= DType::kInt64; }
 
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+// Of the collectives that reduce.
+bool is_deterministic(Collective collective, const std::string& algorithm) {
+  if (collective == Collective::kAllReduce) {
+    return algorithm == "two_shot" || algorithm == "one_shot";
+  }
+  return algorithm == "direct";
+}
+
+std::string default_algorithm(Collective collective, uint32_t world, bool deterministic) {
+  const bool few = world <= kMostDirectReaders;
+  switch (collective) {
+    case Collective::kAllReduce: return "two_shot";
+    case Collective::kBroadcast: return few ? "direct" : "binomial";
+    case Collective::kReduce: return few || deterministic ? "direct" : "binomial";
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+    // The root takes in or gives out every byte itself whatever the algorithm.
+    case Collective::kGather:
+    case Collective::kScatter: return "direct";
+    case Collective::kBarrier: return "dissemination";
+    case Collective::kSendRecv: break;
+  }
+  throw CommError(ErrorKind::kInvalid,
+                  std::string(collective_name(collective)) + " has no algorithm");
+}
+
+thread_local CallPreferences call_preferences;
+
 struct Key {
   Collective collective;
   std::string algorithm;
@@ -80,22 +114,33 @@ shm::Shape choose_shape(uint32_t world, const Preferences& preferences) {
   return shape;
 }
 
+CallPreferences exchange_call_preferences(CallPreferences preferences) {
+  return std::exchange(call_preferences, std::move(preferences));
+}
+
 std::string choose_algorithm(Collective collective, DType dtype, RedOp op, uint32_t world,
                              const Preferences& preferences) {
-  const bool reduces = collective == Collective::kAllReduce;
+  const char* const name = collective_name(collective);
   // The exact sum does not fit the dtype, so it must be divided by the step that adds it up.
-  if (reduces && op == RedOp::kAvg && is_integer(dtype)) return "two_shot";
-  const auto preferred = preferences.algorithms.find(collective_name(collective));
-  if (preferred != preferences.algorithms.end()) return preferred->second;
-  switch (collective) {
-    case Collective::kAllReduce: return "two_shot";
-    case Collective::kBroadcast: return world <= kMostDirectReaders ? "direct" : "binomial";
-    case Collective::kAllGather: return "direct";
-    case Collective::kBarrier: return "dissemination";
-    default: break;
+  const bool exact = reduces(collective) && op == RedOp::kAvg && is_integer(dtype);
+  const bool deterministic = reduces(collective) && (exact || call_preferences.deterministic);
+  const auto fits = [&](const std::string& algorithm) {
+    return !deterministic || is_deterministic(collective, algorithm);
+  };
+  if (!call_preferences.algorithm.empty()) {
+    if (fits(call_preferences.algorithm)) return call_preferences.algorithm;
+    throw CommError(ErrorKind::kInvalid, std::string("argument algorithm: ") + name + " by " +
+                                             call_preferences.algorithm +
+                                             " rounds more than once, and " +
+                                             (exact ? "AVG of integers" : "deterministic=True") +
+                                             " needs a single reduction in rank order; use " +
+                                             default_algorithm(collective, world, true));
   }
-  throw CommError(ErrorKind::kInvalid,
-                  std::string(collective_name(collective)) + " has no algorithm yet");
+  const auto preferred = preferences.algorithms.find(name);
+  if (preferred != preferences.algorithms.end() && fits(preferred->second)) {
+    return preferred->second;
+  }
+  return default_algorithm(collective, world, deterministic);
 }
 
 std::shared_ptr<const Program> find_program(Collective collective, const std::string& algorithm,

@@ -26,6 +26,15 @@ struct Preferences {
 
 shm::Shape choose_shape(uint32_t world, const Preferences& preferences);
 
+// What one call asks for beyond its group's options, on the thread that makes it.
+struct CallPreferences {
+  std::string algorithm;       // empty: no preference
+  bool deterministic = false;  // one reduction in rank order, rounded once, whatever the algorithm
+};
+// Of the calls that this thread makes; the old ones are returned, to be put back.
+CallPreferences exchange_call_preferences(CallPreferences preferences);
+
+// Throws CommError(kInvalid) if what is asked for contradicts itself.
 std::string choose_algorithm(Collective collective, DType dtype, RedOp op, uint32_t world,
                              const Preferences& preferences);
 

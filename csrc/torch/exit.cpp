@@ -24,7 +24,7 @@ constexpr std::chrono::microseconds kForAWhile{60'000'000};
 
 struct Groups {
   std::mutex mutex;
-  std::vector<std::weak_ptr<Communicator>> list;
+  std::vector<std::weak_ptr<Service>> list;
   uint32_t leaver = 0;  // the thread that runs leave_groups()
 };
 
@@ -45,24 +45,24 @@ uint32_t this_thread() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
 
 }  // namespace
 
-void leave_at_exit(const std::shared_ptr<Communicator>& communicator) {
+void leave_at_exit(const std::shared_ptr<Service>& service) {
   Groups& all = groups();
   const std::lock_guard<std::mutex> lock(all.mutex);
   std::erase_if(all.list, [](const auto& group) { return group.expired(); });
-  all.list.push_back(communicator);
+  all.list.push_back(service);
 }
 
 void leave_groups() {
   const ReleaseGil released;
   Groups& all = groups();
   publish(all.leaver, this_thread());
-  std::vector<std::weak_ptr<Communicator>> leaving;
+  std::vector<std::weak_ptr<Service>> leaving;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
     leaving.swap(all.list);
   }
-  for (const std::weak_ptr<Communicator>& group : leaving) {
-    if (const std::shared_ptr<Communicator> communicator = group.lock()) communicator->shutdown();
+  for (const std::weak_ptr<Service>& group : leaving) {
+    if (const std::shared_ptr<Service> service = group.lock()) service->shutdown();
   }
   finish_callbacks(kLastCallbacks);
 }

@@ -3,12 +3,12 @@
 
 #include <memory>
 
-#include "engine/communicator.h"
+#include "engine/service.h"
 
 namespace hybridcomm {
 
 // Has `leave_groups` leave this group.
-void leave_at_exit(const std::shared_ptr<Communicator>& communicator);
+void leave_at_exit(const std::shared_ptr<Service>& service);
 
 // Leaves all groups and waits until nothing that they set off runs any more. Called while the
 // interpreter is still whole, so that no thread of ours has a reason to touch it when it is not.

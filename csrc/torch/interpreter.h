@@ -24,7 +24,7 @@ class ReleaseGil {
 };
 
 // Runs Python's signal handlers if signals wait for them, and throws what they raise (Ctrl-C:
-// KeyboardInterrupt). For Communicator::set_interrupt_check.
+// KeyboardInterrupt). For Service::set_interrupt_check.
 void check_signals();
 
 }  // namespace hybridcomm

@@ -139,34 +139,47 @@ RedOp CallSite::check_reduction(const at::Tensor& tensor, const std::string& arg
     refuse("op", text("there is no reduction with number ", static_cast<int>(op.op_)));
   }
   const auto redop = static_cast<RedOp>(op.op_);
-  if (redop == RedOp::kPremulSum) {
-    refuse("op", "PREMUL_SUM is not available yet; multiply the tensor and use SUM");
-  }
   if (!code_of(tensor.scalar_type())) {
     refuse(argument, text(name_of(tensor.scalar_type()), " is moved, never reduced"));
   }
-  if (const char* why = reduce_refusal(dtype, redop)) {
+  if (redop == RedOp::kPremulSum && !tensor.is_floating_point() && !tensor.is_complex()) {
+    refuse("op", text("PREMUL_SUM of ", dtype_name(dtype),
+                      ": a factor would be cut to a whole number; use SUM"));
+  }
+  // PREMUL_SUM is the sum of tensors that were multiplied before.
+  const RedOp reduction = redop == RedOp::kPremulSum ? RedOp::kSum : redop;
+  if (const char* why = reduce_refusal(dtype, reduction)) {
     refuse("op", text(redop_name(redop), " of ", dtype_name(dtype), ": ", why));
   }
   return redop;
 }
 
+void CallSite::check_dtype(const at::Tensor& tensor, const std::string& argument,
+                           const at::Tensor& model, const std::string& model_argument) const {
+  if (tensor.scalar_type() == model.scalar_type()) return;
+  refuse(argument, text("it has ", describe(tensor), ", but ", model_argument, " has ",
+                        describe(model), "; they must have one dtype"));
+}
+
 void CallSite::check_match(const at::Tensor& tensor, const std::string& argument, int64_t needed,
                            const at::Tensor& model, const std::string& model_argument) const {
-  if (tensor.scalar_type() != model.scalar_type()) {
-    refuse(argument, text("the output has ", describe(tensor), ", but ", model_argument, " has ",
-                          describe(model), "; they must have one dtype"));
-  }
+  check_dtype(tensor, argument, model, model_argument);
   if (tensor.numel() != needed) {
-    refuse(argument, text("the output has ", describe(tensor), ", but ", needed,
-                          " are needed, because ", model_argument, " has ", describe(model)));
+    refuse(argument, text("it has ", describe(tensor), ", but ", needed, " are needed, because ",
+                          model_argument, " has ", describe(model)));
   }
 }
 
 // ---- layout -------------------------------------------------------------------------------------
 
-Buffer Operands::stage(const at::Tensor& tensor, bool load, bool store) {
-  if (lies_as_used(tensor)) {
+Buffer Operands::hold(at::Tensor memory) {
+  const Buffer buffer{memory.mutable_data_ptr(), memory.nbytes()};
+  held_.push_back(std::move(memory));
+  return buffer;
+}
+
+Buffer Operands::stage(const at::Tensor& tensor, bool load, bool store, bool apart) {
+  if (lies_as_used(tensor) && !apart) {
     held_.push_back(tensor);
     storages_.push_back(tensor.storage());
     void* const data =
@@ -178,21 +191,33 @@ Buffer Operands::stage(const at::Tensor& tensor, bool load, bool store) {
   at::Tensor staged = at::empty(tensor.sizes(), tensor.options());
   if (load) staged.copy_(tensor);
   if (store) copies_.emplace_back(tensor, staged);
-  const Buffer buffer{staged.mutable_data_ptr(), staged.nbytes()};
-  held_.push_back(std::move(staged));
-  return buffer;
+  return hold(std::move(staged));
 }
 
 Buffer Operands::read(const at::Tensor& tensor) { return stage(tensor, true, false); }
 Buffer Operands::write(const at::Tensor& tensor) { return stage(tensor, false, true); }
 Buffer Operands::update(const at::Tensor& tensor) { return stage(tensor, true, true); }
 
+Buffer Operands::write_apart(const at::Tensor& tensor) {
+  return stage(tensor, false, true, /*apart=*/true);
+}
+
 Buffer Operands::copy(const Buffer& buffer) {
-  at::Tensor memory = at::empty({static_cast<int64_t>(buffer.bytes)}, at::kByte);
-  const Buffer result{memory.mutable_data_ptr(), buffer.bytes};
+  const Buffer result = hold(at::empty({static_cast<int64_t>(buffer.bytes)}, at::kByte));
   if (buffer.bytes != 0) std::memcpy(result.data, buffer.data, buffer.bytes);
-  held_.push_back(std::move(memory));
   return result;
+}
+
+Buffer Operands::scaled(const at::Tensor& tensor, const c10d::PreMulSumSupplement& factor) {
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_views;
+  at::Tensor product = at::empty(tensor.sizes(), tensor.options());
+  // Through float: torch multiplies no float8.
+  const at::ScalarType wide = tensor.itemsize() == 1 ? at::kFloat : tensor.scalar_type();
+  const at::Scalar number = factor.tensor_factor.defined() ? factor.tensor_factor.item()
+                                                           : at::Scalar(factor.double_factor);
+  product.copy_(tensor.to(wide).mul(number));
+  return hold(std::move(product));
 }
 
 void Operands::copy_back() const {

@@ -47,6 +47,9 @@ class CallSite {
   // That `op` is defined for the tensor's dtype.
   RedOp check_reduction(const at::Tensor& tensor, const std::string& argument, DType dtype,
                         const c10d::ReduceOp& op) const;
+  // That it has the model's dtype.
+  void check_dtype(const at::Tensor& tensor, const std::string& argument, const at::Tensor& model,
+                   const std::string& model_argument) const;
   // That an output has `needed` elements of the model's dtype.
   void check_match(const at::Tensor& tensor, const std::string& argument, int64_t needed,
                    const at::Tensor& model, const std::string& model_argument) const;
@@ -66,12 +69,17 @@ class Operands {
   Buffer update(const at::Tensor& tensor);
   // A copy of what the buffer holds now.
   Buffer copy(const Buffer& buffer);
+  // A place apart for the result, which is copied into the tensor when the operation is done.
+  Buffer write_apart(const at::Tensor& tensor);
+  // A copy of the tensor times PREMUL_SUM's factor, rounded to the tensor's dtype.
+  Buffer scaled(const at::Tensor& tensor, const c10d::PreMulSumSupplement& factor);
 
   bool must_copy_back() const { return !copies_.empty(); }
   void copy_back() const;
 
  private:
-  Buffer stage(const at::Tensor& tensor, bool load, bool store);
+  Buffer stage(const at::Tensor& tensor, bool load, bool store, bool apart = false);
+  Buffer hold(at::Tensor memory);
 
   std::vector<at::Tensor> held_;
   // A tensor that is held may be given other storage (set_, .data) while we use this one.

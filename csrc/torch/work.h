@@ -66,6 +66,9 @@ class WorkHybridcomm : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
 
+ protected:
+  const std::shared_ptr<Operation>& operation() const { return operation_; }
+
  private:
   void set_off(Completion& completion);
   static void finish(c10::intrusive_ptr<WorkHybridcomm> given, const ErrorInfo* error);

@@ -122,7 +122,7 @@ void expect_timeout(milliseconds timeout, const std::function<std::optional<Erro
     std::optional<ErrorInfo> error;
     const milliseconds took = time_of([&] { error = call(); });
     CHECK_ERROR(error, kTimeout,
-                has(error, "timed out after " + std::to_string(timeout.count()) + " ms"));
+                has(error, "Timed out after " + std::to_string(timeout.count()) + " ms"));
     CHECK(took >= timeout, "%lld ms", static_cast<long long>(took.count()));
     best = std::min(best, took);
   }
@@ -139,7 +139,7 @@ void timeouts_name_who_is_missing() {
       CHECK_ERROR(error, kTimeout,
                   has(error,
                       "all_reduce #1 (1.0 KiB of float32, group 'test', world size 2) on "
-                      "rank 0: timed out after") &&
+                      "rank 0: Timed out after") &&
                       has(error, "waiting for rank 1 (which has called nothing) to call it"));
       return error;
     });

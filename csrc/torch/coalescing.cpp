@@ -1,0 +1,178 @@
+// Several operations as one work: coalesced forms and the coalescing manager.
+//
+// Each tensor is an operation of its own; what is saved is the waiting in between. Operations of
+// one group run in order, so nothing more is needed for them to agree on all ranks.
+#include <ATen/core/ivalue.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "torch/process_group.h"
+
+namespace hybridcomm {
+namespace {
+
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+class CoalescedWork : public c10d::Work {
+ public:
+  explicit CoalescedWork(Works works)
+      : Work(-1, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(),
+                       [](const auto& work) { return work->isCompleted(); });
+  }
+
+  bool isSuccess() const override {
+    return std::all_of(works_.begin(), works_.end(),
+                       [](const auto& work) { return work->isSuccess(); });
+  }
+
+  std::exception_ptr exception() const override {
+    for (const auto& work : works_) {
+      if (std::exception_ptr thrown = work->exception()) return thrown;
+    }
+    return nullptr;
+  }
+
+  // `timeout` is for each of them.
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (const auto& work : works_) work->wait(timeout);
+    return true;
+  }
+
+  void synchronize() override {}
+
+  void abort() override {
+    if (!works_.empty()) works_.front()->abort();
+  }
+
+  std::vector<at::Tensor> result() override {
+    std::vector<at::Tensor> all;
+    for (const auto& work : works_) {
+      for (at::Tensor& tensor : work->result()) all.push_back(std::move(tensor));
+    }
+    return all;
+  }
+
+  // Completes with the outputs of all.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(type));
+    for (const auto& work : works_) futures.push_back(work->getFuture());
+    return c10::collectAll(futures)->then(
+        [self = c10::intrusive_ptr<CoalescedWork>::reclaim_copy(this)](
+            c10::ivalue::Future& all) -> c10::IValue {
+          if (all.hasError()) std::rethrow_exception(all.exception_ptr());
+          return self->result();
+        },
+        type);
+  }
+
+  uint64_t getSequencenumber() const override {
+    return works_.empty() ? 0 : works_.back()->getSequencenumber();
+  }
+
+ private:
+  const Works works_;
+};
+
+void require_pairs(const CallSite& site, size_t outputs, size_t inputs) {
+  if (outputs == inputs) return;
+  site.refuse("outputs", std::to_string(outputs) + " given for " + std::to_string(inputs) +
+                             " inputs; there must be one for each");
+}
+
+}  // namespace
+
+using Group = ProcessGroupHybridcomm;
+
+bool Group::coalescing() const {
+  const std::lock_guard<std::mutex> lock(batch_mutex_);
+  return !batches_.empty() && batches_.count(std::this_thread::get_id()) != 0;
+}
+
+void Group::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(batch_mutex_);
+  if (!batches_.try_emplace(std::this_thread::get_id()).second) {
+    CallSite("start_coalescing", rank_, group_)
+        .refuse("group", "this thread has begun a batch already; end that one first");
+  }
+}
+
+Group::WorkPtr Group::endCoalescing() {
+  Works works;
+  {
+    const std::lock_guard<std::mutex> lock(batch_mutex_);
+    const auto found = batches_.find(std::this_thread::get_id());
+    if (found == batches_.end()) {
+      CallSite("end_coalescing", rank_, group_).refuse("group", "this thread has begun no batch");
+    }
+    works = std::move(found->second);
+    batches_.erase(found);
+  }
+  return c10::make_intrusive<CoalescedWork>(std::move(works));
+}
+
+// Starts one operation after the other; `start_one(i)` starts the i-th.
+Group::WorkPtr Group::start_all(size_t count, bool async,
+                                const std::function<WorkPtr(size_t)>& start_one) {
+  Works works;
+  for (size_t i = 0; i < count; ++i) works.push_back(start_one(i));
+  auto work = c10::make_intrusive<CoalescedWork>(std::move(works));
+  if (!async && !coalescing()) work->wait(kNoTimeout);
+  return work;
+}
+
+Group::WorkPtr Group::allreduce_coalesced(Tensors& tensors,
+                                          const c10d::AllreduceCoalescedOptions& options) {
+  c10d::AllreduceOptions each = options;
+  each.asyncOp = true;
+  return start_all(tensors.size(), options.asyncOp, [&](size_t i) {
+    Tensors one{tensors[i]};
+    return allreduce(one, each);
+  });
+}
+
+Group::WorkPtr Group::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) {
+  const CallSite site("all_gather_coalesced", rank_, group_);
+  if (outputs.size() != static_cast<size_t>(size_)) {
+    site.refuse("output_tensor_lists", std::to_string(outputs.size()) + " lists given, but " +
+                                           std::to_string(size_) +
+                                           " are needed, one for each rank");
+  }
+  for (const Tensors& list : outputs) require_pairs(site, list.size(), inputs.size());
+  c10d::AllgatherOptions each = options;
+  each.asyncOp = true;
+  return start_all(inputs.size(), options.asyncOp, [&](size_t i) {
+    std::vector<Tensors> to(1);
+    for (const Tensors& list : outputs) to[0].push_back(list[i]);
+    Tensors from{inputs[i]};
+    return allgather(to, from, each);
+  });
+}
+
+Group::WorkPtr Group::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::AllgatherOptions& options) {
+  require_pairs(CallSite("all_gather_into_tensor_coalesced", rank_, group_), outputs.size(),
+                inputs.size());
+  c10d::AllgatherOptions each = options;
+  each.asyncOp = true;
+  return start_all(inputs.size(), options.asyncOp,
+                   [&](size_t i) { return _allgather_base(outputs[i], inputs[i], each); });
+}
+
+Group::WorkPtr Group::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::ReduceScatterOptions& options) {
+  require_pairs(CallSite("reduce_scatter_tensor_coalesced", rank_, group_), outputs.size(),
+                inputs.size());
+  c10d::ReduceScatterOptions each = options;
+  each.asyncOp = true;
+  return start_all(inputs.size(), options.asyncOp,
+                   [&](size_t i) { return _reduce_scatter_base(outputs[i], inputs[i], each); });
+}
+
+}  // namespace hybridcomm
