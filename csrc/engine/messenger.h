@@ -80,6 +80,7 @@ class Messenger final : public Service {
   Messenger(MessengerOptions options, std::shared_ptr<KeyValueStore> store);
 
   Current enqueue(MessageArguments arguments);
+  // Throws CommError(kInvalid) if the arguments make no sense.
   void check(const Message& message) const;
 
   // Service.
@@ -94,34 +95,46 @@ class Messenger final : public Service {
   // These run on the one thread that is serving.
   bool take_posted(Finished& finished);
   void post_receive(const Current& receive, Finished& finished);
+  // Takes the first receive out of receives_ that a message from this peer fits; null if none does.
+  Current take_match(Pair& pair, int32_t tag);
+  void drop_receive(std::list<Current>::iterator at);
   bool move_slots(Finished& finished);
-  bool send_slots(Pair& pair, uint32_t most, Finished& finished);
-  bool take_slots(Pair& pair, uint32_t most, Finished& finished);
+  // These two move at most `most` slots, and return how many they did.
+  uint32_t fill_slots(Pair& pair, uint32_t most, Finished& finished);
+  uint32_t take_slots(Pair& pair, uint32_t most, Finished& finished);
+  // True if a pair has joined.
   bool join_some();
-  Current take_match(uint32_t source, int32_t tag);
-  void compare(const Message& receive, const Incoming& incoming, const Pair& pair) const;
+  Pair& pair_with(uint32_t peer);
+  bool receiving_from(Pair& pair) const;
+  bool needs(Pair& pair) const;
   void finish(const Current& message, Finished& finished);
   // Takes it out of what has_work() looks at.
   void forget(const Message& message);
-  Pair& pair_with(uint32_t peer);
-  bool receiving_from(const Pair& pair) const;
-  bool needs(const Pair& pair) const;
+  void forget_all();  // with mutex_ held
   void set_phase(Phase phase);
 
-  // Failures (messenger_errors.cpp).
+  // Failures (messenger_errors.cpp): these throw Trouble.
+  void compare(const Current& receive, const Incoming& incoming, const Pair& pair) const;
+  void check_receiver(Pair& pair, const Current& send);
   void look_for_trouble(Finished& finished);
-  void look_for_causes();
+  void look_for_causes(Finished& finished);
   void look_for_losses(Finished& finished);
   void look_for_deadlines(Finished& finished);
-  void withdraw(const Current& message, Finished& finished);
+  void withdraw(const Current& message, const std::string& why, int peer, Finished& finished);
   void fail(Trouble trouble, Finished& finished);
+  ErrorInfo without_message(const Trouble& trouble) const;
+  // The first cause that another rank has latched or left; nullopt if none has.
   std::optional<Trouble> told_by_regions() const;
   std::optional<Trouble> told_by_store() const;
-  Trouble describe_cause(uint64_t word) const;
+  std::optional<Trouble> read_cause(uint64_t word) const;
   void latch_everywhere(ErrorKind kind, int peer, uint32_t reporter);
-  void leave_in_store(ErrorKind kind, int peer, uint32_t reporter);
+  void leave_in_store(ErrorKind kind, int peer, uint32_t reporter) const;
+  bool all_have_joined() const;
+
+  // Sentences for errors.
+  std::string name(int rank) const { return identity_.name(static_cast<uint32_t>(rank)); }
   std::string waiting_for_peer(const Message& message, int& peer) const;
-  std::string what_came_from(const Pair& pair) const;
+  std::string what_came_from(uint32_t peer) const;
 
   MessengerOptions options_;
   std::shared_ptr<KeyValueStore> store_;
@@ -141,7 +154,8 @@ class Messenger final : public Service {
   uint32_t open_to_any_ = 0;                  // those of them from any rank
   uint64_t arrivals_ = 0;                     // messages that have begun to arrive
   size_t next_to_move_ = 0;
-  uint32_t next_to_join_ = 0;
+  size_t next_to_join_ = 0;
+  bool joining_some_ = false;  // what joining_ is
   Clock::time_point next_look_at_store_{};
 
   uint32_t no_phase_ = 0;
