@@ -58,9 +58,9 @@ void a_message_overtakes_others() {
     const Office office(2);
     office.each([&](uint32_t rank) {
       if (rank == 0) {
-        for (const int tag : {1, 2, 1, 3}) {
-          static std::atomic<int> sent{0};
-          Bytes out = pattern(static_cast<uint64_t>(10 * tag + (sent++ % 4 == 2)), size);
+        const std::pair<int, uint64_t> messages[] = {{1, 10}, {2, 20}, {1, 11}, {3, 30}};
+        for (const auto& [tag, seed] : messages) {
+          Bytes out = pattern(seed, size);
           office[0].run(send_to(1, out, tag));
         }
         return;
