@@ -71,6 +71,23 @@ bool reduces(StepOp op) {
          op == StepOp::kRecvReduceCopySend || op == StepOp::kReadReduce;
 }
 
+bool has_root(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+// Whether `rank` has memory for a chunk. Some are the root's alone.
+bool has_chunk(const FlatHeader& header, uint32_t rank, uint64_t chunk) {
+  if (rank == header.root) return true;
+  switch (static_cast<Collective>(header.collective)) {
+    case Collective::kReduce:
+    case Collective::kGather:
+      return chunk < header.n_in || chunk >= uint64_t{header.n_in} + header.n_out;
+    case Collective::kScatter: return chunk >= header.n_in;
+    default: return true;
+  }
+}
+
 }  // namespace
 
 const char* collective_name(Collective collective) {
@@ -105,7 +122,9 @@ std::shared_ptr<const Program> Program::parse(std::span<const std::byte> bytes) 
   require(header.world >= 1 && header.world <= kMaxProgramWorld,
           "world " + number(header.world) + " is out of range");
   require(header.rank < header.world, "rank is not below world");
-  require(header.root == kNoChunk || header.root < header.world, "root is not below world");
+  require(has_root(static_cast<Collective>(header.collective)) ? header.root < header.world
+                                                               : header.root == kNoChunk,
+          "root " + number(header.root) + " does not fit the collective and world");
   require(header.n_steps <= kMaxSteps, "n_steps is out of range");
   require(header.n_peers <= kMaxPeers, "n_peers is out of range");
   require(uint64_t{header.n_in} + header.n_out + header.n_tmp <= kMaxChunks,
@@ -181,6 +200,14 @@ std::shared_ptr<const Program> Program::parse(std::span<const std::byte> bytes) 
             where + "dst is no chunk, or does not fit its op");
     require(shape.remote ? step.remote < chunks : step.remote == kNoChunk,
             where + "remote is no chunk, or does not fit its op");
+    for (const uint32_t chunk : {step.src, step.dst}) {
+      require(chunk == kNoChunk || has_chunk(header, header.rank, chunk),
+              where + "src or dst is a chunk of the root's alone");
+    }
+    for (uint64_t k = 0; shape.remote && k < uint64_t{step.n_from} + step.n_to; ++k) {
+      require(has_chunk(header, program->peers_[step.from_at + k], step.remote),
+              where + "remote is a chunk of the root's alone");
+    }
     program->one_sided_ |= shape.remote;
     // Operands are taken in ascending rank order, whatever order the algorithm lists them in. For
     // what is sent the order tells whom to serve first.

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .flat import encode
+from .layout import Layout, collective_named
 from .registry import algorithms, build, collectives
 from .text import format_program
 from .verify import verify
@@ -73,7 +74,7 @@ def _check_size(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> int:
     algorithm = args.algorithm or algorithms(args.collective)[0]
     root = args.root
-    if root is None and args.collective == "broadcast":
+    if root is None and Layout(collective_named(args.collective), 1, 1).rooted:
         root = 0
     _check_size(args)
     program = build(args.collective, algorithm, args.world, channels=args.channels, root=root)

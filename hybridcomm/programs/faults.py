@@ -16,6 +16,7 @@ class FaultName(str, Enum):
     DUPLICATE_PEER = "duplicate_peer"
     UNSORTED_PEERS = "unsorted_peers"  # a reduction whose peers are not in rank order
     CHUNK_OUT_OF_RANGE = "chunk_out_of_range"
+    NOT_THE_ROOT = "not_the_root"  # names a chunk that only the root has
     WRITES_INPUT = "writes_input"  # an `in` chunk is the caller's; it is only read
     LENGTH_MISMATCH = "length_mismatch"  # different pieces meet in a step or a message
 

@@ -188,7 +188,7 @@ def decode(data: bytes) -> RankProgram:
             collective=layout.collective,
             world=layout.world,
             channels=layout.channels,
-            root=None if field["root"] == NONE else field["root"],
+            root=layout.root,
             n_tmp=field["n_tmp"],
             deterministic=bool(field["flags"] & DETERMINISTIC),
             min_slots=field["min_slots"],
@@ -230,7 +230,8 @@ def _decode_layout(field: dict[str, int]) -> Layout:
         if field[name] == 0:
             raise FlatFormatError(f"{name} is 0; it must be at least 1")
     try:
-        return Layout(Collective(field["collective"]), field["world"], field["channels"])
+        root = None if field["root"] == NONE else field["root"]
+        return Layout(Collective(field["collective"]), field["world"], field["channels"], root)
     except ValueError as error:
         raise FlatFormatError(f"collective is {field['collective']}: {error}") from None
 

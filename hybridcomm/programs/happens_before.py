@@ -23,11 +23,12 @@ time if the last one is not.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .faults import Fault, FaultName
-from .ir import TOKENS, Op, Program
-from .layout import Chunk, Layout, Space
+from .ir import Op, Program
+from .layout import Chunk, Space
 from .network import Event, LaneId, Trace
 from .structure import piece_of
 
@@ -43,16 +44,12 @@ class _Access(NamedTuple):
 class _Past:
     """What happens before each step on one piece, and each signal and wait, of one channel."""
 
-    def __init__(self, trace: Trace, layout: Layout, channel: int, piece: int | None) -> None:
+    def __init__(self, events: Iterable[tuple[int, Event]]) -> None:
         self._past: dict[int, int] = {}
         self._bit: dict[int, int] = {}
         self._lane: dict[int, int] = defaultdict(int)  # bits of a rank's steps
         known: dict[int, int] = defaultdict(int)  # what a rank's latest step has behind it, and it
-        for number, event in enumerate(trace.events):
-            if event.channel != channel:
-                continue
-            if event.step.op not in TOKENS and piece_of(event.step, event.rank, layout) != piece:
-                continue
+        for number, event in events:
             past = known[event.rank]
             for source in event.sources:
                 past |= self._past[source] | self._bit[source]
@@ -96,11 +93,14 @@ class Order:
     def __init__(self, program: Program, trace: Trace, *, in_place: bool) -> None:
         self._program = program
         self._events = trace.events
-        self._trace = trace
         self._in_place = in_place
         self._pasts: dict[tuple[int, int | None], _Past] = {}
+        # The numbers of the events of each (channel, piece), ascending; None for signals and waits.
+        self._numbers: dict[tuple[int, int | None], list[int]] = defaultdict(list)
         self._accesses: dict[Cell, list[_Access]] = defaultdict(list)
         for number, event in enumerate(trace.events):
+            piece = piece_of(event.step, event.rank, program.layout)
+            self._numbers[event.channel, piece].append(number)
             self._note(number, event)
 
     def faults(self) -> list[Fault]:
@@ -203,7 +203,10 @@ class Order:
     def _past(self, channel: int, piece: int | None) -> _Past:
         key = (channel, piece)
         if key not in self._pasts:
-            self._pasts[key] = _Past(self._trace, self._program.layout, channel, piece)
+            numbers = self._numbers[channel, None]
+            if piece is not None:
+                numbers = sorted(numbers + self._numbers[key])
+            self._pasts[key] = _Past((number, self._events[number]) for number in numbers)
         return self._pasts[key]
 
     def _order_of(self, number: int) -> _Past:

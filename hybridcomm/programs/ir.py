@@ -242,13 +242,13 @@ class _Declared:
                 raise ValueError(f"root: {self.root} is not a rank; 0 to {self.world - 1}")
         elif self.root is not None:
             raise ValueError(f"root: {self.collective.word} has no root; leave it out")
-        if self.n_tmp and not self.layout.n_out:
-            raise ValueError(f"n_tmp: {self.collective.word} moves no data; it must be 0")
+        if self.n_tmp and (not self.n_out or self.collective is Collective.ALL_TO_ALL):
+            raise ValueError(f"n_tmp: {self.collective.word} has no temporaries; it must be 0")
 
     @cached_property
     def layout(self) -> Layout:
         """The chunk table of the call."""
-        return Layout(self.collective, self.world, self.channels)
+        return Layout(self.collective, self.world, self.channels, self.root)
 
     @property
     def n_in(self) -> int:
@@ -336,9 +336,10 @@ class Program(_Declared):
     def rerooted(self, root: int) -> Program:
         """The same program with its ranks renamed so that another is the root.
 
-        An algorithm is written for root 0 only; what was proved of it holds for all roots, since a
-        program is blind to the names of its ranks (reductions aside: those are taken in rank order,
-        and no rooted collective here reduces).
+        An algorithm is written for root 0 only; what was proved of its messages and memory holds
+        for all roots, since a program is blind to the names of its ranks. Reductions are not: each
+        takes its operands in the order of the new names. A step that takes all ranks' inputs at
+        once is in rank order for every root; a tree of steps nests differently for each.
 
         Args:
             root: The new root.

@@ -10,9 +10,14 @@ from .algorithms.all_gather_ring import all_gather_ring
 from .algorithms.all_reduce_ring import all_reduce_ring
 from .algorithms.all_reduce_two_shot import all_reduce_two_shot
 from .algorithms.all_reduce_two_shot_mapped import all_reduce_two_shot_mapped
+from .algorithms.all_to_all_direct import all_to_all_direct
 from .algorithms.barrier_dissemination import barrier_dissemination
 from .algorithms.broadcast_binomial import broadcast_binomial
 from .algorithms.broadcast_direct import broadcast_direct
+from .algorithms.gather_direct import gather_direct
+from .algorithms.reduce_direct import reduce_direct
+from .algorithms.reduce_scatter_direct import reduce_scatter_direct
+from .algorithms.scatter_direct import scatter_direct
 from .flat import encode
 from .ir import Program
 from .layout import Collective, Layout, collective_named
@@ -31,6 +36,11 @@ _ALGORITHMS: dict[Collective, dict[str, Algorithm]] = {
     Collective.BROADCAST: {"direct": broadcast_direct, "binomial": broadcast_binomial},
     Collective.ALL_GATHER: {"direct": all_gather_direct, "ring": all_gather_ring},
     Collective.BARRIER: {"dissemination": barrier_dissemination},
+    Collective.REDUCE_SCATTER: {"direct": reduce_scatter_direct},
+    Collective.ALL_TO_ALL: {"direct": all_to_all_direct},
+    Collective.REDUCE: {"direct": reduce_direct},
+    Collective.GATHER: {"direct": gather_direct},
+    Collective.SCATTER: {"direct": scatter_direct},
 }
 
 

@@ -127,6 +127,10 @@ def _chunk_complaint(step: Step, rank: int, layout: Layout, n_tmp: int) -> Compl
         if chunk is not None and not 0 <= chunk.number < counts[chunk.space]:
             sentence = f"'{name}' is {chunk}; there are {counts[chunk.space]} such chunks"
             return Complaint(FaultName.CHUNK_OUT_OF_RANGE, sentence)
+    for owner, chunk in _named(step, rank):
+        if not layout.has(owner, chunk.space):
+            sentence = f"rank {owner} has no {chunk}; only the root, rank {layout.root}, has"
+            return Complaint(FaultName.NOT_THE_ROOT, sentence)
     written = step.remote if step.op is Op.WRITE else step.dst
     if written is not None and written.space is Space.IN:
         sentence = f"writes {written}, which belongs to the caller"
@@ -134,15 +138,17 @@ def _chunk_complaint(step: Step, rank: int, layout: Layout, n_tmp: int) -> Compl
     return _length_complaint(step, rank, layout)
 
 
-def _length_complaint(step: Step, rank: int, layout: Layout) -> Complaint | None:
-    """All chunks of a step must hold one piece, or it would move different lengths."""
-    named: list[tuple[int, Chunk]] = []
-    if step.src is not None:
-        named.append((rank, step.src))
-    if step.dst is not None:
-        named.append((rank, step.dst))
+def _named(step: Step, rank: int) -> list[tuple[int, Chunk]]:
+    """The chunks of a step, each with the rank whose chunk it is."""
+    named = [(rank, chunk) for chunk in (step.src, step.dst) if chunk is not None]
     if step.remote is not None:
         named += [(peer, step.remote) for peer in step.frm + step.to]
+    return named
+
+
+def _length_complaint(step: Step, rank: int, layout: Layout) -> Complaint | None:
+    """All chunks of a step must hold one piece, or it would move different lengths."""
+    named = _named(step, rank)
     pieces = {layout.piece(owner, chunk) for owner, chunk in named}
     if len(pieces) > 1:
         held = ", ".join(f"rank {owner}'s {chunk}" for owner, chunk in named)

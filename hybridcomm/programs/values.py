@@ -113,7 +113,7 @@ class _Run:
         self._inputs: dict[tuple[int, Chunk], Value] = {}
         self.memory: dict[tuple[int, Chunk], Value] = {}
         for rank in range(program.world):
-            for index in range(program.n_in):
+            for index in range(program.n_in if self._layout.has(rank, Space.IN) else 0):
                 chunk = Chunk(Space.IN, index)
                 value = Value(1 << rank)
                 self._inputs[rank, chunk] = value
@@ -213,12 +213,12 @@ def _ranks(bits: int) -> str:
 
 def _promised(program: Program, index: int) -> int:
     """The ranks whose contributions ``out[index]`` promises to hold, as a set of bits."""
-    if program.collective is Collective.ALL_REDUCE:
+    if program.layout.reduces:
         return (1 << program.world) - 1
-    if program.collective is Collective.BROADCAST:
+    if program.collective in (Collective.BROADCAST, Collective.SCATTER):
         assert program.root is not None
         return 1 << program.root
-    assert program.collective is Collective.ALL_GATHER  # a barrier has no outputs
+    # all_gather, gather and all_to_all have an output for each source; a barrier has none.
     return 1 << (index % program.world)
 
 
@@ -231,8 +231,10 @@ def _output_fault(
         channel = index * program.channels // program.n_out
         return Fault(name, rank, channel, None, f"at the end, out[{index}]{note} {sentence}")
 
+    layout = program.layout
+    first: dict[int, tuple[int, Value]] = {}  # per piece, the first rank that holds it reduced
     for rank in range(program.world):
-        for index in range(program.n_out):
+        for index in range(program.n_out if layout.has(rank, Space.OUT) else 0):
             value = outputs.get((rank, index))
             promised = _promised(program, index)
             if value is None:
@@ -244,10 +246,12 @@ def _output_fault(
                 sentence = f"lacks the contribution of {_ranks(lacking)}"
                 return fault(FaultName.MISSING_CONTRIBUTION, rank, index, sentence)
             # A world of one reduces nothing: its average is its own value.
-            if program.layout.reduces and program.world > 1 and not value.finished:
+            if layout.reduces and program.world > 1 and not value.finished:
                 return fault(FaultName.MISSING_FINISH, rank, index, "is reduced but not finished")
-            if value is not outputs[0, index] and value.operands:
-                sentence = f"is {value}, on rank 0 it is {outputs[0, index]}"
+            piece = layout.piece(rank, Chunk(Space.OUT, index))
+            holder, held = first.setdefault(piece, (rank, value))
+            if value is not held and value.operands:
+                sentence = f"is {value}, on rank {holder} it is {held}"
                 return fault(FaultName.RANKS_DISAGREE, rank, index, sentence)
     return None
 

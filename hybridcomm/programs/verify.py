@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from .faults import Fault, FaultName
 from .happens_before import Order
 from .ir import Lane, Program, rotated
-from .layout import Collective
+from .layout import Chunk, Collective, Space
 from .network import LaneId, Trace, least_slots, message_faults, simulate
 from .structure import faults_of_steps
 from .values import Value, contents, is_canonical
@@ -51,8 +51,8 @@ class Report:
         deterministic: Whether every output is one reduction in ascending rank order, rounded once.
         single_copy: None if receivers may take messages from the sender's chunk itself, with no
             slot between; otherwise why not.
-        reductions: Per ``out`` chunk of a reducing collective, the expression, the same on all
-            ranks.
+        reductions: Per piece of a reducing collective, the expression, the same on all ranks that
+            have it.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Report:
         ]
         if self.reductions:
             lines.append(f"  roundings      {self.roundings}")
-            lines.append(f"  out[0]         {self.reductions[0]}")
+            lines.append(f"  piece 0        {self.reductions[0]}")
         return "\n".join(lines)
 
 
@@ -141,7 +141,11 @@ def verify(program: Program) -> Report:
         values = contents(program, trace, in_place=in_place)
         found += values.faults
         if program.layout.reduces and not found:
-            reductions = tuple(values.outputs[0, index] for index in range(program.n_out))
+            by_piece = {
+                program.layout.piece(rank, Chunk(Space.OUT, index)): value
+                for (rank, index), value in values.outputs.items()
+            }
+            reductions = tuple(by_piece[piece] for piece in sorted(by_piece))
         faults += found
         if found:
             break

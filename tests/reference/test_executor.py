@@ -146,7 +146,7 @@ def test_computes_the_verified_expression(algorithm: str, op: RedOp, dtype: torc
     inputs = [torch.randn(count, generator=generator).to(dtype) for _ in range(world)]
     program = build("all_reduce", algorithm, world, channels=2)
     report = verify(program)
-    tables = [chunk_table(program, rank, x, x.clone()) for rank, x in enumerate(inputs)]
+    tables = [chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)]
     execute(program, tables, op=op, slots=3, choose=random_order(2))
     for number, value in enumerate(report.reductions):
         operands = [table.inputs[number] for table in tables]
@@ -242,7 +242,7 @@ def test_barrier() -> None:
 def test_segments_and_slots() -> None:
     program = build("all_reduce", "ring", 2)
     inputs = [torch.arange(96.0) for _ in range(2)]
-    tables = [chunk_table(program, rank, x, x.clone()) for rank, x in enumerate(inputs)]
+    tables = [chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)]
     # Two chunks of 48 elements; slots of 16, m = 5 // 2: segments of 32 elements.
     assert [table.inputs[0].numel() for table in tables] == [48, 48]
     run = execute(program, tables, slots=5, slot_bytes=64, choose=in_order)
@@ -254,7 +254,7 @@ def test_segments_and_slots() -> None:
 def test_no_data_still_signals() -> None:
     program = build("all_reduce", "two_shot_mapped", 3)
     inputs = [torch.empty(0)] * 3
-    tables = [chunk_table(program, rank, x, x.clone()) for rank, x in enumerate(inputs)]
+    tables = [chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)]
     run = execute(program, tables)
     assert (run.segments, run.slots_moved) == (1, 12)
 
