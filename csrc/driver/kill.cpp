@@ -15,6 +15,7 @@
 #include <sstream>
 #include <thread>
 
+#include "driver/exchange.h"
 #include "driver/modes.h"
 #include "driver/ranks.h"
 #include "executor/phase.h"
@@ -64,20 +65,47 @@ void await_operations(Round& round, uint32_t rank, uint64_t least) {
   }
 }
 
+// What a rank does in a group: collectives, or messages.
+struct Part {
+  std::function<std::string(uint64_t)> work;  // by number; returns what is wrong, or throws
+  std::function<void()> end;
+  uint64_t all = 0;  // after so many it has done everything that it can do
+};
+
+Part join_part(const Options& options, const std::vector<std::string>& prefixes, uint32_t rank,
+               uint32_t world, SharedTable& table, uint32_t* phase) {
+  if (options.messages) {
+    const auto messenger = join_messages(options, rank, world, table, phase);
+    const auto exchange = std::make_shared<Exchange>(options, rank, world);
+    return {[=](uint64_t i) { return exchange->run(*messenger, i); },
+            [=] { messenger->abort("a peer was lost"); }, 8};
+  }
+  const auto programs = std::make_shared<std::vector<NamedProgram>>(load_programs(prefixes, rank));
+  const auto communicator = join_group(options, rank, world, table, phase);
+  const auto workload = std::make_shared<Workload>(options, rank, world);
+  return {[=](uint64_t i) {
+            return workload->run(*communicator, (*programs)[i % programs->size()], i);
+          },
+          [=] { communicator->abort("a peer was lost"); }, programs->size()};
+}
+
+bool goes_on(const Options& options) {
+  return options.messages ? options.shape.world > 2 : !options.survivors.empty();
+}
+
 // Works until something goes wrong, reports it, then goes on with the survivors.
 int rank_body(const Options& options, Round& round, uint32_t rank, uint32_t victim) {
   const uint32_t world = options.shape.world;
-  const std::vector<NamedProgram> programs = load_programs(options.programs, rank);
-  auto communicator = join_group(options, rank, world, round.first, &phase_of(round, rank));
+  Part part =
+      join_part(options, options.programs, rank, world, round.first, &phase_of(round, rank));
   // As torch does: nobody uses a group before all have made it.
   fetch_add(round.created, 1u);
   await(round, world);
-  Workload workload(options, rank, world);
   Report& report = round.reports[rank];
   try {
     for (uint64_t i = 0;; ++i) {
       store_relaxed(round.begun[rank], static_cast<uint32_t>(i));
-      const std::string wrong = workload.run(*communicator, programs[i % programs.size()], i);
+      const std::string wrong = part.work(i);
       if (!wrong.empty()) throw CommError(ErrorKind::kSystem, "wrong: " + wrong);
     }
   } catch (const CommError& error) {
@@ -87,19 +115,17 @@ int rank_body(const Options& options, Round& round, uint32_t rank, uint32_t vict
     std::string(error.what()).copy(report.message, sizeof(report.message) - 1);
     store_release(report.raised, 1u);
   }
-  communicator->abort("a peer was lost");
-  communicator.reset();
-  if (options.survivors.empty()) return 0;
+  part.end();
+  part = {};
+  if (!goes_on(options)) return 0;
 
   const uint32_t new_rank = rank < victim ? rank : rank - 1;
-  const std::vector<NamedProgram> rest = load_programs(options.survivors, new_rank);
   // The survivors may have noticed up to a time-out apart.
   Options patient = options;
   patient.timeout_ms = options.timeout_ms * 3 + 5000;
-  communicator = join_group(patient, new_rank, world - 1, round.second, nullptr);
-  Workload remaining(patient, new_rank, world - 1);
-  for (uint64_t i = 0; i < 3 * rest.size(); ++i) {
-    const std::string wrong = remaining.run(*communicator, rest[i % rest.size()], i);
+  part = join_part(patient, options.survivors, new_rank, world - 1, round.second, nullptr);
+  for (uint64_t i = 0; i < 3 * part.all; ++i) {
+    const std::string wrong = part.work(i);
     if (!wrong.empty()) throw CommError(ErrorKind::kSystem, wrong);
   }
   store_release(report.regrouped, 1u);
@@ -118,17 +144,30 @@ size_t entries(const char* path, const char* part = "") {
   return count;
 }
 
+// Whether a socket is open that some entry of the store speaks of.
 bool socket_left(SharedTable& store) {
-  const std::optional<std::string> entry = SharedStore(store).try_get("hybridcomm/shm");
-  if (!entry) return false;
-  std::istringstream fields(*entry);
-  std::string version, name, line;
-  fields >> version >> name;
-  std::ifstream table("/proc/net/unix");
-  while (std::getline(table, line)) {
-    if (line.find(name) != std::string::npos) return true;
+  for (const SharedTable::Entry& entry : store.entries) {
+    std::istringstream fields(entry.value);
+    std::string version, state, name, line;
+    fields >> version >> state >> name;
+    if (state != "open") continue;
+    std::ifstream table("/proc/net/unix");
+    while (std::getline(table, line)) {
+      if (line.find(name) != std::string::npos) return true;
+    }
   }
   return false;
+}
+
+// What a rank can be killed in.
+std::vector<Phase> phases(const Options& options) {
+  if (options.messages) {
+    return {Phase::kIdle,    Phase::kConnect, Phase::kSend,
+            Phase::kReceive, Phase::kBlocked, Phase::kComplete};
+  }
+  std::vector<Phase> all;
+  for (uint32_t phase = 0; phase < kPhases; ++phase) all.push_back(static_cast<Phase>(phase));
+  return all;
 }
 
 struct Tally {
@@ -170,7 +209,8 @@ void play(const Options& options, uint64_t number, std::mt19937_64& random, Tall
   // Half of the rounds at a random time, half in a phase, each in turn, that random times rarely
   // hit.
   const bool aimed = number % 2 == 1;
-  const auto target = static_cast<Phase>((number / 2) % kPhases);
+  const std::vector<Phase> targets = phases(options);
+  const Phase target = targets[(number / 2) % targets.size()];
   Options work = options;
   // Phases of nanoseconds are met more often when nothing else takes long.
   if (aimed && (target == Phase::kPublish || target == Phase::kForward ||
@@ -231,7 +271,7 @@ void play(const Options& options, uint64_t number, std::mt19937_64& random, Tall
     }
     tally.latencies_ms.push_back(latency);
     if (latency > 1000) complain(who + " took " + std::to_string(latency) + " ms");
-    if (!options.survivors.empty() && load_acquire(report.regrouped) == 0) {
+    if (goes_on(options) && load_acquire(report.regrouped) == 0) {
       complain(who + " could not go on with the survivors");
     }
     if (gone[rank] && statuses[rank] != 0) complain(who + " ended with an error");

@@ -25,6 +25,7 @@ Runs flat programs (python -m hybridcomm program ... --flat PREFIX) with no Pyth
 
   --threads            ranks as threads over one mapping (for ThreadSanitizer)
   --async              operations through the engine's thread
+  --messages           kill: messages around a ring, of --count bytes, instead of programs
   --count N            elements that each rank contributes                   (1000)
   --dtype T            float32, float16, bfloat16, int32, ...                (float32)
   --op OP              SUM, MAX, ...                                         (SUM)
@@ -108,6 +109,10 @@ Options parse_options(int argc, char** argv) {
       options.async = true;
       continue;
     }
+    if (option == "--messages") {
+      options.messages = true;
+      continue;
+    }
     if (i + 1 == argc) refuse(option + " is unknown, or lacks its value");
     const std::string value = argv[++i];
     if (const auto at = numbers.find(option); at != numbers.end()) {
@@ -128,7 +133,8 @@ Options parse_options(int argc, char** argv) {
       refuse(option + " is unknown");
     }
   }
-  if (options.programs.empty()) refuse("--programs is missing");
+  if (options.messages && options.mode != "kill") refuse("--messages is for kill");
+  if (options.programs.empty() && !options.messages) refuse("--programs is missing");
   shm::validate(options.shape);
   return options;
 }

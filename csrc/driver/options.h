@@ -23,9 +23,10 @@ struct Options {
   uint64_t timeout_ms = 30'000;
   uint64_t rounds = 1;
   uint64_t seed = 1;
-  bool threads = false;  // ranks are threads with one mapping, not processes
-  bool async = false;    // operations through the engine's thread
-  std::string plant;     // a fault that the checks must find
+  bool threads = false;   // ranks are threads with one mapping, not processes
+  bool async = false;     // operations through the engine's thread
+  bool messages = false;  // kill: messages around a ring instead of programs
+  std::string plant;      // a fault that the checks must find
 };
 
 // Throws CommError(kInvalid) naming the option.
