@@ -12,7 +12,7 @@ CPP = $(shell find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 PY := hybridcomm tests examples setup.py
 SOURCES := $(shell find csrc -type f) setup.py pyproject.toml
 
-.PHONY: help venv build demo test test-all lint format driver asan tsan nvcc-check clean
+.PHONY: help venv build demo test test-all conformance lint format driver asan tsan nvcc-check clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -47,6 +47,9 @@ test: build ## run the tests, but for those marked slow
 
 test-all: build ## run all tests
 	$(BIN)/python -m pytest --full-matrix
+
+conformance: build ## run PyTorch's own process-group suite, and compare with Gloo
+	$(BIN)/python tests/conformance/run.py
 
 lint: build ## check style and types
 	$(BIN)/ruff check $(PY)

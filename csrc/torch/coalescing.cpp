@@ -3,9 +3,11 @@
 // Each tensor is an operation of its own; what is saved is the waiting in between. Operations of
 // one group run in order, so nothing more is needed for them to agree on all ranks.
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "torch/process_group.h"
@@ -17,8 +19,11 @@ using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 class CoalescedWork : public c10d::Work {
  public:
-  explicit CoalescedWork(Works works)
-      : Work(-1, c10d::OpType::COALESCED), works_(std::move(works)) {}
+  // `title` for the profiler, null if each operation has its own.
+  CoalescedWork(Works works, const char* title, const std::vector<at::Tensor>& inputs)
+      : Work(-1, c10d::OpType::COALESCED, at::hasCallbacks() ? title : nullptr,
+             at::hasCallbacks() ? std::optional(inputs) : std::nullopt),
+        works_(std::move(works)) {}
 
   bool isCompleted() override {
     return std::all_of(works_.begin(), works_.end(),
@@ -40,6 +45,8 @@ class CoalescedWork : public c10d::Work {
   // `timeout` is for each of them.
   bool wait(std::chrono::milliseconds timeout) override {
     for (const auto& work : works_) work->wait(timeout);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (recordFunctionEndCallback_) std::exchange(recordFunctionEndCallback_, nullptr)();
     return true;
   }
 
@@ -89,50 +96,67 @@ void require_pairs(const CallSite& site, size_t outputs, size_t inputs) {
 
 using Group = ProcessGroupHybridcomm;
 
-bool Group::coalescing() const {
+const Group::Batch* Group::batch() const {
   const std::lock_guard<std::mutex> lock(batch_mutex_);
-  return !batches_.empty() && batches_.count(std::this_thread::get_id()) != 0;
+  const auto found = batches_.find(std::this_thread::get_id());
+  return found != batches_.end() ? &found->second : nullptr;
+}
+
+void Group::add_to_batch(WorkPtr work) {
+  const std::lock_guard<std::mutex> lock(batch_mutex_);
+  batches_.at(std::this_thread::get_id()).works.push_back(std::move(work));
+}
+
+void Group::begin_batch(bool one_title) {
+  const std::lock_guard<std::mutex> lock(batch_mutex_);
+  batches_.try_emplace(std::this_thread::get_id()).first->second.one_title = one_title;
+}
+
+std::vector<Group::WorkPtr> Group::end_batch() {
+  const std::lock_guard<std::mutex> lock(batch_mutex_);
+  return std::move(batches_.extract(std::this_thread::get_id()).mapped().works);
 }
 
 void Group::startCoalescing() {
-  const std::lock_guard<std::mutex> lock(batch_mutex_);
-  if (!batches_.try_emplace(std::this_thread::get_id()).second) {
+  if (batch() != nullptr) {
     CallSite("start_coalescing", rank_, group_)
         .refuse("group", "this thread has begun a batch already; end that one first");
   }
+  begin_batch(/*one_title=*/false);
 }
 
 Group::WorkPtr Group::endCoalescing() {
-  Works works;
-  {
-    const std::lock_guard<std::mutex> lock(batch_mutex_);
-    const auto found = batches_.find(std::this_thread::get_id());
-    if (found == batches_.end()) {
-      CallSite("end_coalescing", rank_, group_).refuse("group", "this thread has begun no batch");
-    }
-    works = std::move(found->second);
-    batches_.erase(found);
+  if (batch() == nullptr) {
+    CallSite("end_coalescing", rank_, group_).refuse("group", "this thread has begun no batch");
   }
-  return c10::make_intrusive<CoalescedWork>(std::move(works));
+  return c10::make_intrusive<CoalescedWork>(end_batch(), nullptr, Tensors{});
 }
 
-// Starts one operation after the other; `start_one(i)` starts the i-th.
-Group::WorkPtr Group::start_all(size_t count, bool async,
-                                const std::function<WorkPtr(size_t)>& start_one) {
-  Works works;
-  for (size_t i = 0; i < count; ++i) works.push_back(start_one(i));
-  auto work = c10::make_intrusive<CoalescedWork>(std::move(works));
-  if (!async && !coalescing()) work->wait(kNoTimeout);
-  return work;
+Group::WorkPtr Group::start_all(const Kind& kind, const Tensors& inputs, bool async,
+                                const std::function<void(size_t)>& start_one) {
+  if (batch() != nullptr) {
+    // Within the caller's own batch, to which each operation adds itself.
+    for (size_t i = 0; i < inputs.size(); ++i) start_one(i);
+    return nullptr;
+  }
+  begin_batch(/*one_title=*/true);
+  try {
+    for (size_t i = 0; i < inputs.size(); ++i) start_one(i);
+  } catch (...) {
+    end_batch();
+    throw;
+  }
+  auto work = c10::make_intrusive<CoalescedWork>(end_batch(), kind.title, inputs);
+  if (async) return work;
+  work->wait(kNoTimeout);
+  return nullptr;
 }
 
 Group::WorkPtr Group::allreduce_coalesced(Tensors& tensors,
                                           const c10d::AllreduceCoalescedOptions& options) {
-  c10d::AllreduceOptions each = options;
-  each.asyncOp = true;
-  return start_all(tensors.size(), options.asyncOp, [&](size_t i) {
+  return start_all(kAllReduce, tensors, options.asyncOp, [&](size_t i) {
     Tensors one{tensors[i]};
-    return allreduce(one, each);
+    allreduce(one, options);
   });
 }
 
@@ -145,13 +169,11 @@ Group::WorkPtr Group::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
                                            " are needed, one for each rank");
   }
   for (const Tensors& list : outputs) require_pairs(site, list.size(), inputs.size());
-  c10d::AllgatherOptions each = options;
-  each.asyncOp = true;
-  return start_all(inputs.size(), options.asyncOp, [&](size_t i) {
+  return start_all(kAllGather, inputs, options.asyncOp, [&](size_t i) {
     std::vector<Tensors> to(1);
     for (const Tensors& list : outputs) to[0].push_back(list[i]);
     Tensors from{inputs[i]};
-    return allgather(to, from, each);
+    allgather(to, from, options);
   });
 }
 
@@ -159,20 +181,16 @@ Group::WorkPtr Group::allgather_into_tensor_coalesced(Tensors& outputs, Tensors&
                                                       const c10d::AllgatherOptions& options) {
   require_pairs(CallSite("all_gather_into_tensor_coalesced", rank_, group_), outputs.size(),
                 inputs.size());
-  c10d::AllgatherOptions each = options;
-  each.asyncOp = true;
-  return start_all(inputs.size(), options.asyncOp,
-                   [&](size_t i) { return _allgather_base(outputs[i], inputs[i], each); });
+  return start_all(kAllGatherTensor, inputs, options.asyncOp,
+                   [&](size_t i) { _allgather_base(outputs[i], inputs[i], options); });
 }
 
 Group::WorkPtr Group::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                       const c10d::ReduceScatterOptions& options) {
   require_pairs(CallSite("reduce_scatter_tensor_coalesced", rank_, group_), outputs.size(),
                 inputs.size());
-  c10d::ReduceScatterOptions each = options;
-  each.asyncOp = true;
-  return start_all(inputs.size(), options.asyncOp,
-                   [&](size_t i) { return _reduce_scatter_base(outputs[i], inputs[i], each); });
+  return start_all(kReduceScatterTensor, inputs, options.asyncOp,
+                   [&](size_t i) { _reduce_scatter_base(outputs[i], inputs[i], options); });
 }
 
 }  // namespace hybridcomm

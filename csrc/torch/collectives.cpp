@@ -461,17 +461,14 @@ std::vector<Buffer> Group::even_parts(const Buffer& whole) const {
 }
 
 Group::WorkPtr Group::start(Call call, bool async) {
-  auto work = c10::make_intrusive<WorkHybridcomm>(communicator_, call.kind.type, call.kind.title,
-                                                  call.inputs, std::move(call.outputs),
-                                                  std::move(call.operands));
-  if (coalescing()) {
+  const Batch* const batch = this->batch();
+  const char* const title = batch != nullptr && batch->one_title ? nullptr : call.kind.title;
+  auto work =
+      c10::make_intrusive<WorkHybridcomm>(communicator_, call.kind.type, title, call.inputs,
+                                          std::move(call.outputs), std::move(call.operands));
+  if (async || batch != nullptr) {
     work->submit(*communicator_, std::move(call.arguments));
-    const std::lock_guard<std::mutex> lock(batch_mutex_);
-    batches_[std::this_thread::get_id()].push_back(work);
-    return work;
-  }
-  if (async) {
-    work->submit(*communicator_, std::move(call.arguments));
+    if (batch != nullptr) add_to_batch(work);
     return work;
   }
   work->run(*communicator_, std::move(call.arguments));

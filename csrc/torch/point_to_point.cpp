@@ -76,10 +76,7 @@ Group::WorkPtr Group::message(MessageArguments::Kind kind, Tensors& tensors, int
   auto work = c10::make_intrusive<MessageWork>(messenger_, what.type, what.title, tensors,
                                                sends ? Tensors{} : tensors, std::move(operands));
   work->submit(*messenger_, std::move(arguments));
-  if (coalescing()) {
-    const std::lock_guard<std::mutex> lock(batch_mutex_);
-    batches_[std::this_thread::get_id()].push_back(work);
-  }
+  if (batch() != nullptr) add_to_batch(work);
   return work;
 }
 

@@ -166,10 +166,19 @@ class ProcessGroupHybridcomm : public c10d::Backend {
 
   // Work to return to torch: null if the operation is done, because the caller wanted to wait.
   WorkPtr start(Call call, bool async);
-  // Starts operations one after the other, as one work; `start_one(i)` starts the i-th.
-  WorkPtr start_all(size_t count, bool async, const std::function<WorkPtr(size_t)>& start_one);
-  // True between startCoalescing() and endCoalescing() on the thread that called them.
-  bool coalescing() const;
+  // The operations that this thread has started since startCoalescing(), or for a coalesced form.
+  struct Batch {
+    std::vector<WorkPtr> works;
+    bool one_title = false;  // the profiler sees the batch, not each operation
+  };
+  // This thread's; null if it has begun none.
+  const Batch* batch() const;
+  void begin_batch(bool one_title);
+  void add_to_batch(WorkPtr work);
+  std::vector<WorkPtr> end_batch();
+  // Starts one operation for each input, as one work; `start_one(i)` starts the i-th.
+  WorkPtr start_all(const Kind& kind, const Tensors& inputs, bool async,
+                    const std::function<void(size_t)>& start_one);
   WorkPtr message(MessageArguments::Kind kind, Tensors& tensors, int peer, int tag);
   c10::intrusive_ptr<c10d::Backend> regrouped(
       const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -189,7 +198,7 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   int shrunk_ = 0;
 
   mutable std::mutex batch_mutex_;
-  std::unordered_map<std::thread::id, std::vector<WorkPtr>> batches_;
+  std::unordered_map<std::thread::id, Batch> batches_;
 };
 
 }  // namespace hybridcomm
