@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
+    from torch._C._distributed_c10d import Backend, ProcessGroup, _DistributedBackendOptions
 
 NAME = "hybridcomm"
 DEVICES = ("cpu", "cuda")
@@ -49,8 +49,8 @@ def register_backend() -> None:
         )
 
 
-def _create(group: _DistributedBackendOptions, options: object) -> Backend:
-    """Makes the backend of a new group; imports the compiled part only now."""
+def _create(group: _DistributedBackendOptions, options: object) -> Backend | ProcessGroup:
+    """Makes the backend of a new group; imports what that takes only now."""
     from hybridcomm.process_group import create
 
     return create(group, options)

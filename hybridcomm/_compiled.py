@@ -10,6 +10,19 @@ _HOW_TO_BUILD = (
 )
 
 
+def built_for() -> str | None:
+    """Tells what was built.
+
+    Returns:
+        The version of torch that the compiled part was built against; None if nothing is compiled.
+    """
+    try:
+        from hybridcomm._build_info import TORCH_VERSION
+    except ImportError:
+        return None
+    return TORCH_VERSION
+
+
 def load() -> ModuleType:
     """Imports `hybridcomm._C` after a check that it was built against the torch that runs.
 
@@ -22,15 +35,12 @@ def load() -> ModuleType:
     """
     import torch
 
-    try:
-        from hybridcomm._build_info import TORCH_VERSION
-    except ImportError:
-        TORCH_VERSION = None
-    if TORCH_VERSION is None:
+    built = built_for()
+    if built is None:
         raise ImportError(f"hybridcomm was installed without its compiled part. {_HOW_TO_BUILD}")
-    if str(torch.__version__) != TORCH_VERSION:
+    if str(torch.__version__) != built:
         raise ImportError(
-            f"hybridcomm was built against torch {TORCH_VERSION}, but torch {torch.__version__} is "
+            f"hybridcomm was built against torch {built}, but torch {torch.__version__} is "
             f"running, whose C++ classes may be laid out differently. {_HOW_TO_BUILD}"
         )
     try:
