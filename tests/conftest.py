@@ -10,11 +10,17 @@ from tests.support.ranks import RankPool
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--backend` and `--full-matrix`."""
+    """Adds `--backend`, `--implementation` and `--full-matrix`."""
     parser.addoption(
         "--backend",
         default="hybridcomm",
         help="backend of the process-group tests; 'gloo' shows whether a test or ours is wrong",
+    )
+    parser.addoption(
+        "--implementation",
+        choices=("compiled", "reference"),
+        default="compiled",
+        help="which implementation of hybridcomm the process-group tests run",
     )
     parser.addoption(
         "--full-matrix",
@@ -26,7 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
     """Rank processes for the whole session; at its end, nothing of them may be left."""
-    with RankPool(request.config.getoption("--backend")) as ranks:
+    option = request.config.getoption
+    with RankPool(option("--backend"), implementation=option("--implementation")) as ranks:
         yield ranks
 
 

@@ -268,12 +268,16 @@ class RankPool:
     Args:
         backend: Backend of the process groups it makes.
         most: Largest number of ranks that may be under way together.
+        implementation: Which implementation of hybridcomm they are, "compiled" or "reference".
     """
 
-    def __init__(self, backend: str = "hybridcomm", most: int = 8) -> None:
+    def __init__(
+        self, backend: str = "hybridcomm", most: int = 8, implementation: str = "compiled"
+    ) -> None:
         from torch._C._distributed_c10d import TCPStore
 
         self.backend = backend
+        self.implementation = implementation
         self._most = most
         self._before = leftovers.system()
         self._nursery = _Nursery()
@@ -349,7 +353,8 @@ class RankPool:
         )
         messages = []
         for rank in range(world):
-            task = Task(function, arguments, rank, world, meeting, group, environment or {})
+            variables = {"HYBRIDCOMM_IMPL": self.implementation, **(environment or {})}
+            task = Task(function, arguments, rank, world, meeting, group, variables)
             # In two layers: the outer one carries what the inner one needs to be unpickled.
             messages.append(pickle.dumps((sys.path, pickle.dumps(task))))
         workers = [self._idle.pop() if self._idle else _Worker(self._nursery) for _ in range(world)]
