@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from .algorithms.all_gather_bruck import all_gather_bruck
 from .algorithms.all_gather_direct import all_gather_direct
 from .algorithms.all_gather_ring import all_gather_ring
+from .algorithms.all_reduce_double_binary_tree import all_reduce_double_binary_tree
+from .algorithms.all_reduce_halving_doubling import all_reduce_halving_doubling
+from .algorithms.all_reduce_one_shot import all_reduce_one_shot
 from .algorithms.all_reduce_ring import all_reduce_ring
 from .algorithms.all_reduce_two_shot import all_reduce_two_shot
 from .algorithms.all_reduce_two_shot_mapped import all_reduce_two_shot_mapped
 from .algorithms.all_to_all_direct import all_to_all_direct
+from .algorithms.all_to_all_pairwise import all_to_all_pairwise
 from .algorithms.barrier_dissemination import barrier_dissemination
 from .algorithms.broadcast_binomial import broadcast_binomial
+from .algorithms.broadcast_chain import broadcast_chain
 from .algorithms.broadcast_direct import broadcast_direct
+from .algorithms.gather_binomial import gather_binomial
 from .algorithms.gather_direct import gather_direct
+from .algorithms.reduce_binomial import reduce_binomial
 from .algorithms.reduce_direct import reduce_direct
 from .algorithms.reduce_scatter_direct import reduce_scatter_direct
+from .algorithms.reduce_scatter_recursive_halving import reduce_scatter_recursive_halving
+from .algorithms.reduce_scatter_ring import reduce_scatter_ring
+from .algorithms.scatter_binomial import scatter_binomial
 from .algorithms.scatter_direct import scatter_direct
 from .flat import encode
 from .ir import Program
@@ -27,20 +38,36 @@ Algorithm = Callable[[int, int], Program]  # (world, channels) -> program, with 
 # Need the peers' buffers mapped into this process, which no group does yet.
 _ONE_SIDED = frozenset({"two_shot_mapped"})
 
+# The first of each is what the command line takes if none is named.
 _ALGORITHMS: dict[Collective, dict[str, Algorithm]] = {
     Collective.ALL_REDUCE: {
         "two_shot": all_reduce_two_shot,
         "ring": all_reduce_ring,
+        "double_binary_tree": all_reduce_double_binary_tree,
+        "halving_doubling": all_reduce_halving_doubling,
+        "one_shot": all_reduce_one_shot,
         "two_shot_mapped": all_reduce_two_shot_mapped,
     },
-    Collective.BROADCAST: {"direct": broadcast_direct, "binomial": broadcast_binomial},
-    Collective.ALL_GATHER: {"direct": all_gather_direct, "ring": all_gather_ring},
+    Collective.BROADCAST: {
+        "direct": broadcast_direct,
+        "binomial": broadcast_binomial,
+        "chain": broadcast_chain,
+    },
+    Collective.ALL_GATHER: {
+        "direct": all_gather_direct,
+        "ring": all_gather_ring,
+        "bruck": all_gather_bruck,
+    },
     Collective.BARRIER: {"dissemination": barrier_dissemination},
-    Collective.REDUCE_SCATTER: {"direct": reduce_scatter_direct},
-    Collective.ALL_TO_ALL: {"direct": all_to_all_direct},
-    Collective.REDUCE: {"direct": reduce_direct},
-    Collective.GATHER: {"direct": gather_direct},
-    Collective.SCATTER: {"direct": scatter_direct},
+    Collective.REDUCE_SCATTER: {
+        "direct": reduce_scatter_direct,
+        "ring": reduce_scatter_ring,
+        "recursive_halving": reduce_scatter_recursive_halving,
+    },
+    Collective.ALL_TO_ALL: {"direct": all_to_all_direct, "pairwise": all_to_all_pairwise},
+    Collective.REDUCE: {"direct": reduce_direct, "binomial": reduce_binomial},
+    Collective.GATHER: {"direct": gather_direct, "binomial": gather_binomial},
+    Collective.SCATTER: {"direct": scatter_direct, "binomial": scatter_binomial},
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..ir import IN, OUT, Program, Step, copy, recv, recv_copy_send, send
 from ..layout import Collective
+from .binomial import node
 
 
 def broadcast_binomial(world: int, channels: int = 1) -> Program:
@@ -20,22 +21,16 @@ def broadcast_binomial(world: int, channels: int = 1) -> Program:
     """
 
     def lane(rank: int, channel: int) -> Iterator[Step]:
-        # The subtree of rank r is the ranks r + d with d below r's lowest set bit (for the root:
-        # below any power of two that is at least N). So the parent is r without that bit, the
-        # children are r + 2^i for 2^i below it, and the largest subtree is served first: it has
-        # the longest way to go.
-        span = rank & -rank if rank else 1 << (world - 1).bit_length()
-        steps_out = [1 << i for i in reversed(range(span.bit_length() - 1))]
-        children = [rank + distance for distance in steps_out if rank + distance < world]
-
-        if rank == 0:
+        # The largest subtree is served first: it has the longest way to go.
+        parent, children = node(rank, world).parent, node(rank, world).children
+        if parent is None:
             if children:
                 yield send(children, IN[channel])
             yield copy(IN[channel], OUT[channel])
         elif children:
-            yield recv_copy_send(rank - span, children, OUT[channel])
+            yield recv_copy_send(parent, children, OUT[channel])
         else:
-            yield recv(rank - span, OUT[channel])
+            yield recv(parent, OUT[channel])
 
     return Program(
         collective=Collective.BROADCAST,
