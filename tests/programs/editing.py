@@ -6,9 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hybridcomm.programs.ir import Program, Step
-from hybridcomm.programs.layout import Collective
+from hybridcomm.programs.layout import Collective, Layout, collective_named
 
 LaneId = tuple[int, int]
+
+
+def is_rooted(collective: str) -> bool:
+    """Whether a collective has a root."""
+    return Layout(collective_named(collective), 1, 1).rooted
 
 
 def edited(program: Program, rank: int, edit: Callable[[list[Step]], None]) -> Program:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hybridcomm.programs import algorithms, build, collectives, verify
+from hybridcomm.programs import Layout, Space, algorithms, build, collectives, verify
+from hybridcomm.programs.layout import collective_named
 from hybridcomm.programs.network import simulate
+from hybridcomm.programs.structure import piece_of
+from tests.programs.editing import is_rooted
 
 WORLDS = (*range(1, 18), 32, 64)
-UNROOTED = [
-    (collective, algorithm)
-    for collective in collectives()
-    if collective != "broadcast"
-    for algorithm in algorithms(collective)
-]
+ALL = [(collective, name) for collective in collectives() for name in algorithms(collective)]
+UNROOTED = [(collective, name) for collective, name in ALL if not is_rooted(collective)]
+ROOTED = [(collective, name) for collective, name in ALL if is_rooted(collective)]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -31,21 +31,36 @@ def test_is_right_on_several_channels(collective: str, algorithm: str, world: in
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("algorithm", algorithms("broadcast"))
-def test_broadcast_is_right_from_every_root(algorithm: str, world: int) -> None:
-    roots = range(world) if world <= 17 else (0, 1, world // 2 + 1, world - 1)
-    for root in roots:
-        report = verify(build("broadcast", algorithm, world, root=root, channels=2))
+@pytest.mark.parametrize(("collective", "algorithm"), ROOTED)
+def test_is_right_from_every_root(collective: str, algorithm: str, world: int) -> None:
+    for root in range(world):
+        channels = 1 if world > 17 else 1 + root % 2
+        report = verify(build(collective, algorithm, world, root=root, channels=channels))
         assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("world", WORLDS[:17])
 def test_roundings(world: int) -> None:
-    assert verify(build("all_reduce", "ring", world)).roundings == world - 1
-    for algorithm in ("two_shot", "two_shot_mapped"):
-        report = verify(build("all_reduce", algorithm, world))
-        assert report.roundings == min(1, world - 1)
-        assert report.deterministic
+    rounds = (world - 1).bit_length()
+    wanted = {
+        ("all_reduce", "ring"): range(world - 1, world),
+        ("reduce_scatter", "ring"): range(world - 1, world),
+        # Whoever hands on in the last round but one has been reduced in all before.
+        ("all_reduce", "halving_doubling"): range(min(1, rounds), rounds + 1),
+        ("reduce_scatter", "recursive_halving"): range(min(1, rounds), rounds + 1),
+        ("all_reduce", "double_binary_tree"): range(min(1, rounds), world.bit_length()),
+        ("reduce", "binomial"): range(min(1, rounds), rounds + 1),
+    }
+    for collective, algorithm in ALL:
+        if not Layout(collective_named(collective), 1, 1).reduces:
+            continue
+        for root in range(world) if is_rooted(collective) else [None]:
+            report = verify(build(collective, algorithm, world, root=root))
+            if (collective, algorithm) in wanted:
+                assert report.roundings in wanted[collective, algorithm]
+            else:
+                assert report.roundings == min(1, world - 1)
+                assert report.deterministic
 
 
 def test_ring_order_of_reduction() -> None:
@@ -59,9 +74,12 @@ def test_ring_order_of_reduction() -> None:
     ]
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), UNROOTED)
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
 def test_messages_may_be_taken_from_the_senders_chunk(collective: str, algorithm: str) -> None:
-    assert verify(build(collective, algorithm, 5)).single_copy is None
+    root = 2 if is_rooted(collective) else None
+    report = verify(build(collective, algorithm, 5, root=root))
+    # In place a one-shot overwrites what the others may not have taken yet.
+    assert (report.single_copy is None) == (algorithm != "one_shot")
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -79,22 +97,97 @@ def test_hops(world: int) -> None:
             depth.append(reached[event.rank])
         return max(depth, default=0)
 
+    one, last = min(1, world - 1), world - 1
+    rounds = last.bit_length()
     # A rank of the binomial tree is as many hops from the root as it has bits set.
     most_bits = max(bin(rank).count("1") for rank in range(world))
-    assert hops("broadcast", "binomial", root=world - 1) == most_bits
-    assert hops("broadcast", "direct", root=world - 1) == min(1, world - 1)
-    assert hops("barrier", "dissemination") == (world - 1).bit_length()
-    assert hops("all_gather", "ring") == world - 1
-    assert hops("all_gather", "direct") == min(1, world - 1)
-    assert hops("all_reduce", "ring") == 2 * (world - 1)
-    assert hops("all_reduce", "two_shot") == min(2, 2 * (world - 1))
+    assert hops("broadcast", "binomial", root=last) == most_bits
+    assert hops("broadcast", "direct", root=last) == one
+    assert hops("broadcast", "chain", root=last) == last
+    assert hops("reduce", "binomial", root=last) == most_bits
+    assert hops("reduce", "direct", root=last) == one
+    assert hops("gather", "binomial", root=last) == most_bits
+    assert hops("gather", "direct", root=last) == one
+    assert hops("scatter", "binomial", root=last) == most_bits
+    assert hops("scatter", "direct", root=last) == one
+    assert hops("barrier", "dissemination") == rounds
+    assert hops("all_gather", "ring") == last
+    assert hops("all_gather", "direct") == one
+    assert hops("reduce_scatter", "ring") == last
+    assert hops("reduce_scatter", "direct") == one
+    assert hops("all_reduce", "ring") == 2 * last
+    assert hops("all_reduce", "two_shot") == 2 * one
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "two_shot"])
-def test_all_reduce_sends_the_least_bytes(algorithm: str) -> None:
-    """2 (N - 1) pieces of 1 / N of the tensor leave each rank."""
-    for world in (2, 5, 8):
-        program = build("all_reduce", algorithm, world)
+@pytest.mark.parametrize("world", WORLDS)
+def test_rounds(world: int) -> None:
+    """The longest way of one piece: what a call with little data waits for."""
+
+    def rounds(collective: str, algorithm: str) -> int:
+        program = build(collective, algorithm, world)
+        lanes = {(rank, 0): program.lanes(rank)[0] for rank in range(world)}
+        depth: list[int] = []
+        reached: dict[tuple[int, int | None], int] = {}
+        for event in simulate(lanes, None).events:
+            piece = (event.rank, piece_of(event.step, event.rank, program.layout))
+            arrived = max((depth[source] + 1 for source in event.sources), default=0)
+            reached[piece] = max(reached.get(piece, 0), arrived)
+            depth.append(reached[piece])
+        return max(depth, default=0)
+
+    logarithm = (world - 1).bit_length()
+    for collective, algorithm, most in (
+        ("all_gather", "bruck", logarithm),
+        ("reduce_scatter", "recursive_halving", logarithm),
+        ("all_reduce", "halving_doubling", 2 * logarithm),
+    ):
+        taken = rounds(collective, algorithm)
+        assert taken == most if world == 1 << logarithm else taken <= most
+    assert rounds("all_reduce", "one_shot") == min(1, world - 1)
+    # In each tree no place is deeper than its root is high.
+    assert rounds("all_reduce", "double_binary_tree") <= 2 * (world.bit_length() - 1)
+
+
+@pytest.mark.parametrize("world", range(2, 18))
+def test_two_trees_share_the_work(world: int) -> None:
+    """No rank is inside both trees, and none has more than two children in either."""
+    program = build("all_reduce", "double_binary_tree", world)
+    for rank in range(world):
+        up = [step for step in program.lanes(rank)[0] if step.src and step.src[0] is Space.IN]
+        children = [{len(step.frm) for step in up[tree::2]} for tree in (0, 1)]
+        assert all(len(counts) == 1 and max(counts) <= 2 for counts in children)
+        assert {0} in children
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        ("all_reduce", "ring"),
+        ("all_reduce", "two_shot"),
+        ("all_reduce", "halving_doubling"),
+        ("reduce_scatter", "ring"),
+        ("reduce_scatter", "direct"),
+        ("reduce_scatter", "recursive_halving"),
+        ("all_gather", "ring"),
+        ("all_gather", "direct"),
+        ("all_gather", "bruck"),
+        ("all_to_all", "direct"),
+        ("all_to_all", "pairwise"),
+    ],
+)
+def test_sends_the_least_bytes(collective: str, algorithm: str) -> None:
+    """N - 1 pieces leave each rank; of an all-reduce twice as many."""
+    for world in (2, 5, 8, 13):
+        program = build(collective, algorithm, world)
         for rank in range(world):
             sent = sum(len(step.sent) for step in program.lanes(rank)[0])
-            assert sent == 2 * (world - 1)
+            assert sent == (world - 1) * (2 if collective == "all_reduce" else 1)
+
+
+def test_double_binary_tree_sends_hardly_more_than_the_least() -> None:
+    """Two tensors up and two down leave a rank at most, but all together what a ring does."""
+    for world in (2, 5, 8, 13, 64):
+        program = build("all_reduce", "double_binary_tree", world)
+        sent = [sum(len(step.sent) for step in program.lanes(r)[0]) for r in range(world)]
+        assert sum(sent) == 2 * world * (world - 1)
+        assert max(sent) <= 2 * (world + 1)

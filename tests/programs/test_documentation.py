@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hybridcomm.programs import build, compile_flat
+from hybridcomm.programs import Space, build, collectives, compile_flat
 from hybridcomm.programs.ir import Op
 from hybridcomm.programs.layout import Collective, Layout
 from hybridcomm.programs.text import format_program, parse_program
@@ -51,10 +51,14 @@ def test_chunks() -> None:
     world, channels = 5, 3
     extents = {"0": 0, "C": channels, "C·N": channels * world}
     for code, name, n_in, n_out, _, root in rows("## Chunks"):
-        layout = Layout(Collective(int(code)), world, channels)
+        layout = Layout(Collective(int(code)), world, channels, 0)
         assert layout.collective.word == name
         assert (layout.n_in, layout.n_out) == (extents[n_in], extents[n_out])
-        assert layout.rooted == (root == "yes")
+        assert layout.rooted == root.startswith("yes")
+        alone = root.split("`")[1] if "alone" in root else None
+        for space in (Space.IN, Space.OUT):
+            assert layout.has(1, space) == (space.name.lower() != alone)
+    assert len(rows("## Chunks")) == len(collectives())
 
 
 def test_fields_follow_each_other() -> None:

@@ -12,6 +12,7 @@ from hybridcomm.programs import algorithms, build, collectives
 from hybridcomm.programs.flat import FlatFormatError, decode, encode
 from hybridcomm.programs.ir import IN, OUT, RankProgram, copy, recv, send
 from hybridcomm.programs.layout import Collective
+from tests.programs.editing import is_rooted
 
 TWO_SHOT = encode(build("all_reduce", "two_shot", 2).rank_program(1))
 
@@ -63,7 +64,7 @@ def test_channel_table_is_padded() -> None:
 def test_read_back(collective: str, world: int) -> None:
     for algorithm in algorithms(collective):
         for channels in (1, 2, 3):
-            root = world - 1 if collective == "broadcast" else None
+            root = world - 1 if is_rooted(collective) else None
             program = build(collective, algorithm, world, channels=channels, root=root)
             for rank in range(world):
                 part = program.rank_program(rank)
@@ -79,7 +80,8 @@ def test_read_back(collective: str, world: int) -> None:
         (4, "H", 2, "version is 2; it must be 1"),
         (6, "H", 32, "header bytes is 32"),
         (8, "H", 0, "collective is 0"),
-        (8, "H", 5, "no programs are defined for reduce_scatter"),
+        (8, "H", 5, "n_out is 2; it must be 1"),
+        (8, "H", 10, "no programs are defined for send_recv"),
         (8, "H", 99, "collective is 99"),
         (10, "H", 0, "channels is 0"),
         (10, "H", 2, "n_in is 2; it must be 4"),
@@ -138,6 +140,8 @@ SEEDS = [
     encode(build("all_reduce", "two_shot_mapped", 3, channels=2).rank_program(2)),
     encode(build("broadcast", "binomial", 5, root=3, channels=2).rank_program(3)),
     encode(build("barrier", "dissemination", 4).rank_program(0)),
+    encode(build("gather", "binomial", 6, root=1).rank_program(3)),
+    encode(build("reduce_scatter", "recursive_halving", 5).rank_program(2)),
 ]
 
 

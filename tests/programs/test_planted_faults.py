@@ -119,7 +119,53 @@ PLANTED = {
     "copies one piece into another": Planted(
         FaultName.LENGTH_MISMATCH, 0, 7, lambda: appended(ring(), 0, copy(OUT[1], OUT[2]))
     ),
+    "only the root has an output": Planted(
+        FaultName.NOT_THE_ROOT,
+        2,
+        1,
+        lambda: appended(build("reduce", "direct", 3, root=1), 2, copy(IN[0], OUT[0])),
+    ),
+    "only the root has inputs": Planted(
+        FaultName.NOT_THE_ROOT,
+        2,
+        0,
+        lambda: replaced(build("scatter", "direct", 3, root=1), 2, 0, copy(IN[2], OUT[0])),
+    ),
+    "reads inputs that a peer has not": Planted(
+        FaultName.NOT_THE_ROOT,
+        2,
+        0,
+        lambda: replaced(
+            build("scatter", "direct", 3, root=1), 2, 0, read_reduce(0, IN[2], None, OUT[0])
+        ),
+    ),
+    "writes an output that a peer has not": Planted(
+        FaultName.NOT_THE_ROOT,
+        2,
+        1,
+        lambda: appended(build("gather", "direct", 3, root=1), 2, write(0, IN[0], OUT[2])),
+    ),
+    "copies what is for another rank": Planted(
+        FaultName.LENGTH_MISMATCH,
+        1,
+        0,
+        lambda: changed(build("all_to_all", "pairwise", 3), 1, 0, src=IN[2]),
+    ),
+    "keeps another rank's piece": Planted(
+        FaultName.LENGTH_MISMATCH,
+        2,
+        1,
+        lambda: replaced(
+            build("reduce_scatter", "ring", 3), 2, 1, recv_reduce(1, IN[1], OUT[0], finish=True)
+        ),
+    ),
     # Messages.
+    "sends what is for another rank": Planted(
+        FaultName.LENGTH_MISMATCH,
+        1,
+        0,
+        lambda: changed(build("scatter", "direct", 3, root=0), 0, 0, src=IN[2], to=(1,)),
+    ),
     "dropped send": Planted(FaultName.LENGTH_MISMATCH, 1, 2, lambda: dropped(two_shot(), 0, 0)),
     "dropped receive": Planted(FaultName.UNMATCHED_SEND, 2, 2, lambda: dropped(two_shot(), 0, 4)),
     "dropped broadcast send": Planted(
@@ -205,6 +251,26 @@ PLANTED = {
         7,
         lambda: replace(appended(ring(), 0, copy(IN[1], TMP[1])), n_tmp=4),
     ),
+    "its part read after the result is written": Planted(
+        FaultName.IN_PLACE_HAZARD,
+        0,
+        3,
+        lambda: replace(
+            appended(build("reduce_scatter", "direct", 3), 0, copy(IN[0], TMP[0])), n_tmp=3
+        ),
+    ),
+    "the root gathers all but one": Planted(
+        FaultName.MISSING_CONTRIBUTION,
+        1,
+        None,
+        lambda: dropped(build("gather", "direct", 3, root=1), 1, 0),
+    ),
+    "reduced without one": Planted(
+        FaultName.MISSING_CONTRIBUTION,
+        0,
+        None,
+        lambda: changed(dropped(build("reduce", "direct", 3, root=0), 2, 0), 0, 0, frm=(1,)),
+    ),
     "ranks nest differently": Planted(FaultName.RANKS_DISAGREE, 2, None, each_in_its_own_order),
     # Order between lanes.
     "result read before it is there": Planted(
@@ -260,6 +326,13 @@ PLANTED = {
         0,
         None,
         lambda: replace(ring(), deterministic=True),
+        channel=None,
+    ),
+    "nested and called deterministic": Planted(
+        FaultName.WRONG_DETERMINISTIC,
+        0,
+        None,
+        lambda: replace(build("reduce", "binomial", 4, root=3), deterministic=True),
         channel=None,
     ),
     "deterministic and not said so": Planted(

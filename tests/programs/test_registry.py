@@ -16,10 +16,26 @@ from hybridcomm.programs.ir import Program, Step
 
 
 def test_names() -> None:
-    assert collectives() == ("all_reduce", "broadcast", "all_gather", "barrier")
-    assert algorithms("all_reduce") == ("two_shot", "ring", "two_shot_mapped")
-    assert algorithms("all_reduce", one_sided=False) == ("two_shot", "ring")
-    assert algorithms("reduce_scatter") == ()
+    assert {name: algorithms(name) for name in collectives()} == {
+        "all_reduce": (
+            "two_shot",
+            "ring",
+            "double_binary_tree",
+            "halving_doubling",
+            "one_shot",
+            "two_shot_mapped",
+        ),
+        "broadcast": ("direct", "binomial", "chain"),
+        "all_gather": ("direct", "ring", "bruck"),
+        "barrier": ("dissemination",),
+        "reduce_scatter": ("direct", "ring", "recursive_halving"),
+        "all_to_all": ("direct", "pairwise"),
+        "reduce": ("direct", "binomial"),
+        "gather": ("direct", "binomial"),
+        "scatter": ("direct", "binomial"),
+    }
+    assert "two_shot_mapped" not in algorithms("all_reduce", one_sided=False)
+    assert algorithms("send_recv") == ()
 
 
 @pytest.mark.parametrize(
@@ -32,11 +48,12 @@ def test_names() -> None:
             1,
             "algorithm: all_reduce has no 'star'; one of two_shot,",
         ),
-        (("scatter", "ring", 2), None, 1, "algorithm: scatter has no 'ring'; one of there are no"),
+        (("send_recv", "direct", 2), None, 1, "algorithm: send_recv has no 'direct'; .* none yet"),
         (("all_reduce", "ring", 0), None, 1, "world: 0 is too small"),
         (("all_reduce", "ring", 2), None, 0, "channels: 0 is too small"),
         (("all_reduce", "ring", 2), 0, 1, "root: all_reduce has no root"),
         (("broadcast", "direct", 2), None, 1, "root: broadcast needs a root rank, 0 to 1"),
+        (("gather", "binomial", 2), None, 1, "root: gather needs a root rank, 0 to 1"),
         (("broadcast", "direct", 2), 2, 1, "root: 2 is not a rank; 0 to 1"),
     ],
 )

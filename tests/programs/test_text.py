@@ -13,6 +13,7 @@ import pytest
 from hybridcomm.programs import algorithms, build, collectives
 from hybridcomm.programs.ir import Program
 from hybridcomm.programs.text import TextFormatError, format_program, parse_program
+from tests.programs.editing import is_rooted
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = {
@@ -26,6 +27,23 @@ PROGRAMS = {
     "all_gather-ring-4": build("all_gather", "ring", 4),
     "all_gather-direct-3-channels-2": build("all_gather", "direct", 3, channels=2),
     "barrier-dissemination-5": build("barrier", "dissemination", 5),
+    "all_reduce-one_shot-3": build("all_reduce", "one_shot", 3),
+    "all_reduce-double_binary_tree-7": build("all_reduce", "double_binary_tree", 7),
+    "all_reduce-halving_doubling-5": build("all_reduce", "halving_doubling", 5),
+    "all_reduce-halving_doubling-8": build("all_reduce", "halving_doubling", 8),
+    "broadcast-chain-4-root-3": build("broadcast", "chain", 4, root=3),
+    "all_gather-bruck-5": build("all_gather", "bruck", 5),
+    "reduce_scatter-direct-3": build("reduce_scatter", "direct", 3),
+    "reduce_scatter-ring-4": build("reduce_scatter", "ring", 4),
+    "reduce_scatter-recursive_halving-6": build("reduce_scatter", "recursive_halving", 6),
+    "all_to_all-direct-3-channels-2": build("all_to_all", "direct", 3, channels=2),
+    "all_to_all-pairwise-4": build("all_to_all", "pairwise", 4),
+    "reduce-direct-4-root-1": build("reduce", "direct", 4, root=1),
+    "reduce-binomial-6-root-2": build("reduce", "binomial", 6, root=2),
+    "gather-direct-3-root-2": build("gather", "direct", 3, root=2),
+    "gather-binomial-6-root-1": build("gather", "binomial", 6, root=1),
+    "scatter-direct-3-root-2": build("scatter", "direct", 3, root=2),
+    "scatter-binomial-6-root-1": build("scatter", "binomial", 6, root=1),
 }
 
 
@@ -48,7 +66,7 @@ def same(one: Program, other: Program) -> bool:
 @pytest.mark.parametrize("collective", collectives())
 def test_read_back(collective: str, world: int) -> None:
     for algorithm in algorithms(collective):
-        root = world - 1 if collective == "broadcast" else None
+        root = world - 1 if is_rooted(collective) else None
         program = build(collective, algorithm, world, channels=2, root=root)
         text = format_program(program)
         again = parse_program(text)
