@@ -266,8 +266,11 @@ void Communicator::publish_header(CollectiveOperation& operation) {
   header.splits = filled.splits;
   if (operation.collective() == Collective::kAllToAll) {
     for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
-      store_relaxed(region_->link(0, options_.rank, rank).promised[operation.sequence_ % 2],
+      const uint64_t at = operation.sequence_ % 2;
+      store_relaxed(region_->link(0, options_.rank, rank).promised[at],
                     operation.arguments_.inputs[rank].bytes);
+      store_relaxed(region_->link(0, rank, options_.rank).expected[at],
+                    operation.arguments_.outputs[rank].bytes);
     }
   }
   publish(header.sequence, operation.sequence_);
@@ -296,21 +299,20 @@ bool Communicator::agree(CollectiveOperation& operation) {
 }
 
 void Communicator::compare_promises(const CollectiveOperation& operation) {
-  const uint64_t sequence = operation.sequence_;
   for (uint32_t rank = 0; rank < options_.shape.world; ++rank) {
-    if (rank == options_.rank) continue;
-    const uint64_t sent =
-        load_relaxed(region_->link(0, rank, options_.rank).promised[sequence % 2]);
-    const uint64_t expected = operation.arguments_.outputs[rank].bytes;
-    if (sent == expected) continue;
-    const uint64_t element = dtype_size(operation.arguments_.dtype);
-    throw CommError(identity_.describe(
-        operation, ErrorKind::kMismatch, static_cast<int>(rank),
-        "the ranks disagree: " + name(rank) + " sends " + std::to_string(sent / element) +
-            " elements to " + name(options_.rank) + ", which expects " +
-            std::to_string(expected / element) +
-            ": input_split_sizes there and output_split_sizes here must be the same"));
+    const uint32_t own = options_.rank;
+    if (rank == own || !(broken_promise(rank, own, operation.sequence_) ||
+                         broken_promise(own, rank, operation.sequence_))) {
+      continue;
+    }
+    throw CommError(identity_.describe(operation, ErrorKind::kMismatch, static_cast<int>(rank),
+                                       explain_mismatch(rank, own)));
   }
+}
+
+bool Communicator::broken_promise(uint32_t from, uint32_t to, uint64_t sequence) const {
+  const LinkControl& link = region_->link(0, from, to);
+  return load_relaxed(link.promised[sequence % 2]) != load_relaxed(link.expected[sequence % 2]);
 }
 
 void Communicator::prepare(CollectiveOperation& operation) {

@@ -81,6 +81,8 @@ class Communicator final : public Service {
   void publish_header(CollectiveOperation& operation);
   bool agree(CollectiveOperation& operation);
   void compare_promises(const CollectiveOperation& operation);
+  // Whether `from` sends `to` another number of bytes in an all-to-all than `to` expects.
+  bool broken_promise(uint32_t from, uint32_t to, uint64_t sequence) const;
   void prepare(CollectiveOperation& operation);
   // Goes on with what follows in the operation's place, if anything does.
   bool continue_with_next(CollectiveOperation& operation);
@@ -95,6 +97,7 @@ class Communicator final : public Service {
   ErrorInfo describe_cause(const CollectiveOperation& operation, uint64_t word) const;
   std::string explain_mismatch(uint32_t a, uint32_t b) const;
   std::string waiting_for_peers(const CollectiveOperation& operation, int& peer) const;
+  shm::OperationHeader& latest_header(uint32_t rank) const;
   std::string describe_header(uint32_t rank) const;
   const char* how_lost(uint32_t rank) const;
   std::string doing(uint32_t rank, uint64_t sequence) const;

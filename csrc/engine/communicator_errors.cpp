@@ -89,18 +89,33 @@ ErrorInfo Communicator::describe_cause(const CollectiveOperation& operation, uin
 }
 
 std::string Communicator::explain_mismatch(uint32_t a, uint32_t b) const {
+  const shm::OperationHeader& header = latest_header(a);
+  if (static_cast<Collective>(header.collective) == Collective::kAllToAll &&
+      std::memcmp(&header, &latest_header(b), sizeof(header)) == 0) {
+    const bool forwards = broken_promise(a, b, header.sequence);
+    const uint32_t from = forwards ? a : b, to = forwards ? b : a;
+    const LinkControl& link = region_->link(0, from, to);
+    return "the ranks disagree: " + name(from) + " sends " +
+           size_text(load_relaxed(link.promised[header.sequence % 2])) + " to " + name(to) +
+           ", which expects " + size_text(load_relaxed(link.expected[header.sequence % 2])) +
+           ". What one rank's input_split_sizes say of another, that rank's output_split_sizes "
+           "must say too";
+  }
   return "the ranks disagree: " + name(a) + " called " + describe_header(a) + ", " + name(b) +
          " called " + describe_header(b) +
          ". All ranks of a group must make the same calls in the same order, with the same dtype, "
          "number of elements, operation, root and algorithm (HYBRIDCOMM_ALGORITHM)";
 }
 
-std::string Communicator::describe_header(uint32_t rank) const {
+shm::OperationHeader& Communicator::latest_header(uint32_t rank) const {
   shm::RankControl& control = region_->control(rank);
-  const int latest =
-      observe(control.board[1].sequence) > observe(control.board[0].sequence) ? 1 : 0;
-  const shm::OperationHeader& header = control.board[latest];
-  const uint64_t sequence = observe(control.board[latest].sequence);
+  const bool second = observe(control.board[1].sequence) > observe(control.board[0].sequence);
+  return control.board[second ? 1 : 0];
+}
+
+std::string Communicator::describe_header(uint32_t rank) const {
+  shm::OperationHeader& header = latest_header(rank);
+  const uint64_t sequence = observe(header.sequence);
   if (sequence == 0) return "nothing yet";
   std::ostringstream out;
   out << collective_name(static_cast<Collective>(header.collective)) << " #" << sequence;

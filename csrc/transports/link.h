@@ -30,6 +30,7 @@ struct LinkControl {
   // its header is published and read after, like the header (transports/shm/layout.h).
   uint64_t promised[2];
   alignas(kCacheLine) uint64_t tail;  // slots given back
+  uint64_t expected[2];               // bytes that the receiver expects; else as `promised`
   alignas(kCacheLine) uint32_t bytes[kMaxSlots];
 };
 static_assert(sizeof(LinkControl) == 3 * kCacheLine);
