@@ -68,7 +68,8 @@ void await_operations(Round& round, uint32_t rank, uint64_t least) {
 // What a rank does in a group: collectives, or messages.
 struct Part {
   std::function<std::string(uint64_t)> work;  // by number; returns what is wrong, or throws
-  std::function<void()> end;
+  std::function<void()> abort;
+  std::function<void()> leave;
   uint64_t all = 0;  // after so many it has done everything that it can do
 };
 
@@ -78,7 +79,7 @@ Part join_part(const Options& options, const std::vector<std::string>& prefixes,
     const auto messenger = join_messages(options, rank, world, table, phase);
     const auto exchange = std::make_shared<Exchange>(options, rank, world);
     return {[=](uint64_t i) { return exchange->run(*messenger, i); },
-            [=] { messenger->abort("a peer was lost"); }, 8};
+            [=] { messenger->abort("a peer was lost"); }, [=] { messenger->shutdown(); }, 8};
   }
   const auto programs = std::make_shared<std::vector<NamedProgram>>(load_programs(prefixes, rank));
   const auto communicator = join_group(options, rank, world, table, phase);
@@ -86,7 +87,8 @@ Part join_part(const Options& options, const std::vector<std::string>& prefixes,
   return {[=](uint64_t i) {
             return workload->run(*communicator, (*programs)[i % programs->size()], i);
           },
-          [=] { communicator->abort("a peer was lost"); }, programs->size()};
+          [=] { communicator->abort("a peer was lost"); }, [=] { communicator->shutdown(); },
+          programs->size()};
 }
 
 bool goes_on(const Options& options) {
@@ -115,7 +117,8 @@ int rank_body(const Options& options, Round& round, uint32_t rank, uint32_t vict
     std::string(error.what()).copy(report.message, sizeof(report.message) - 1);
     store_release(report.raised, 1u);
   }
-  part.end();
+  part.abort();
+  part.leave();
   part = {};
   if (!goes_on(options)) return 0;
 
@@ -128,6 +131,7 @@ int rank_body(const Options& options, Round& round, uint32_t rank, uint32_t vict
     const std::string wrong = part.work(i);
     if (!wrong.empty()) throw CommError(ErrorKind::kSystem, wrong);
   }
+  part.leave();
   store_release(report.regrouped, 1u);
   return 0;
 }

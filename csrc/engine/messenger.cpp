@@ -16,8 +16,10 @@ constexpr uint32_t kBudget = 16;
 constexpr uint32_t kPairBudget = 4;
 // Joins that one turn may advance: each asks the store.
 constexpr uint32_t kJoinsAtOnce = 4;
-// While joining, progress comes from sockets, which ring no bell.
+// While joining, progress comes from sockets and the store, which ring no bell. Whoever waits long
+// looks less often: a receive from any rank may have many joins open that nobody answers.
 constexpr std::chrono::microseconds kJoinPoll{300};
+constexpr std::chrono::microseconds kLongJoinPoll{2000};
 // With more pairs than bells, the others must be looked at often enough.
 constexpr std::chrono::microseconds kWithoutBell{500};
 
@@ -54,7 +56,10 @@ Messenger::Messenger(MessengerOptions options, std::shared_ptr<KeyValueStore> st
 
 std::shared_ptr<Messenger> Messenger::create(MessengerOptions options,
                                              std::shared_ptr<KeyValueStore> store) {
-  return std::shared_ptr<Messenger>(new Messenger(std::move(options), std::move(store)));
+  std::shared_ptr<Messenger> messenger(new Messenger(std::move(options), std::move(store)));
+  // An earlier group may have been in that place of the store.
+  if (messenger->options_.world > 1) messenger->set_state("");
+  return messenger;
 }
 
 std::shared_ptr<Messenger> Messenger::attach(MessengerOptions options,
@@ -132,7 +137,7 @@ void Messenger::list_bells(SleepingPlace& place) const {
     place.bells.push_back(&own_bell(*regions_[peer], options_.rank, peer));
     place.mapped.push_back(regions_[peer]);
   }
-  if (joining_) place.slice = std::min(place.slice, kJoinPoll);
+  if (join_poll_.count() > 0) place.slice = std::min(place.slice, join_poll_);
   const Clock::time_point now = Clock::now();
   for (const auto& [sequence, message] : pending_) {
     const auto left =
@@ -142,6 +147,9 @@ void Messenger::list_bells(SleepingPlace& place) const {
 }
 
 std::string Messenger::waiting_for(const Operation& operation, int& peer) const {
+  // With the lock, because a thread that looks may come as late as shutdown().
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (left_) return "the group, which was destroyed";
   return waiting_for_peer(static_cast<const Message&>(operation), peer);
 }
 
@@ -172,6 +180,8 @@ bool Messenger::take_posted(Finished& finished) {
     const std::lock_guard<std::mutex> lock(mutex_);
     posted.swap(posted_);
   }
+  // What was just posted may need other joins.
+  if (!posted.empty()) next_join_ = {};
   for (const Current& message : posted) {
     const int peer = message->arguments_.peer;
     if (message->receives()) {
@@ -263,7 +273,7 @@ bool Messenger::move_slots(Finished& finished) {
     moved += take_slots(pair, kPairBudget, finished);
     moved += fill_slots(pair, kPairBudget, finished);
   }
-  if (moved == 0 && !joining_some_) set_phase(Phase::kBlocked);
+  if (moved == 0 && !joining()) set_phase(Phase::kBlocked);
   return moved > 0;
 }
 
@@ -305,32 +315,52 @@ uint32_t Messenger::take_slots(Pair& pair, uint32_t most, Finished& finished) {
 }
 
 bool Messenger::join_some() {
+  const Clock::time_point now = Clock::now();
+  if (joining() && now < next_join_) return false;
   bool progressed = false;
-  bool joining = false;
+  bool waiting = false;
   uint32_t budget = kJoinsAtOnce;
   const size_t pairs = open_.size();
   for (size_t i = 0; i < pairs; ++i) {
     const size_t at = (next_to_join_ + i) % pairs;
     Pair& pair = *open_[at];
-    if (pair.joined() || !needs(pair)) continue;
-    joining = true;
+    if (pair.joined() || pair.left() || !needs(pair)) continue;
+    waiting = true;
     if (budget-- == 0) {
       next_to_join_ = at;
       break;
     }
     set_phase(Phase::kConnect);
     const bool had_region = pair.region() != nullptr;
-    progressed |= pair.join();
-    if (had_region || pair.region() == nullptr) continue;
+    progressed |= join(pair);
+    if (had_region == (pair.region() != nullptr) && !pair.joined()) continue;
+    progressed = true;
     const std::lock_guard<std::mutex> lock(mutex_);
     regions_[pair.peer()] = pair.region();
+    joined_ += pair.joined();
   }
-  if (joining != joining_some_) {
-    joining_some_ = joining;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    joining_ = joining;
-  }
+  const auto longer = std::min(join_pause_ + join_pause_ / 8, kLongJoinPoll);
+  const auto pause = !waiting                   ? std::chrono::microseconds(0)
+                     : progressed || !joining() ? kJoinPoll
+                                                : longer;
+  next_join_ = now + pause;
+  if (pause == join_pause_) return progressed;
+  join_pause_ = pause;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  join_poll_ = pause;
   return progressed;
+}
+
+bool Messenger::join(Pair& pair) {
+  try {
+    return pair.join();
+  } catch (const Trouble& trouble) {
+    if (trouble.kind != ErrorKind::kPeerLost) throw;
+    // A process that ended may have left as it should, or for a reason that it told.
+    if (std::optional<Trouble> told = hear_of(pair)) throw std::move(*told);
+    if (!pair.left()) throw;
+    return true;
+  }
 }
 
 // ---- ends ---------------------------------------------------------------------------------------
@@ -364,7 +394,7 @@ void Messenger::forget_all() {
   posted_.clear();
   std::fill(naming_.begin(), naming_.end(), 0);
   from_any_ = 0;
-  joining_ = joining_some_ = false;
+  join_poll_ = join_pause_ = {};
 }
 
 void Messenger::abandon(Finished& finished) {
@@ -378,22 +408,26 @@ void Messenger::abandon(Finished& finished) {
 }
 
 void Messenger::shutdown() {
+  // A forked child has a copy of the group but no part in it.
+  const bool member = process_id_ == getpid();
+  // Before joins are broken off, so that nobody takes that for a death.
+  if (member) say_left();
   Finished finished;
   if (!leave(finished)) return;
   std::vector<std::shared_ptr<shm::Region>> regions(options_.world);
+  std::vector<std::unique_ptr<Pair>> pairs;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     regions.swap(regions_);
+    pairs.swap(pairs_);
+    open_.clear();
   }
-  // A forked child has a copy of the group but no part in it.
-  for (uint32_t peer = 0; peer < options_.world && process_id_ == getpid(); ++peer) {
+  for (uint32_t peer = 0; peer < options_.world && member; ++peer) {
     if (regions[peer] == nullptr) continue;
     const uint32_t own = options_.rank < peer ? 0 : 1;
     publish(regions[peer]->control(own).state, static_cast<uint32_t>(shm::RankState::kLeft));
     ring(regions[peer]->control(1 - own).bell);
   }
-  open_.clear();
-  pairs_.clear();
   complete(finished);
 }
 

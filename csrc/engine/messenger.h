@@ -14,8 +14,9 @@
 // Failures. A time-out of a receive that no message has met, or of a send of which nothing is in a
 // slot, withdraws that message and harms nothing else. Everything else ends the group's messages on
 // every rank with one first cause: it is latched in the regions of all pairs, and left in the store
-// for ranks that have not joined. What a rank had sent before it died is delivered first. A receive
-// from any rank fails if one of them dies, or if all have left.
+// for ranks that wait for another to join. What a rank had sent before it died is delivered first.
+// A receive from any rank fails if one of them dies, or ends without having exchanged a message
+// with this one, or if all have left.
 #pragma once
 
 #include <chrono>
@@ -55,7 +56,8 @@ struct MessengerOptions {
 class Messenger final : public Service {
  public:
   // Pairs meet through `store`, in which every member has left its card (Communicator::create).
-  // Make it before any rank may use the group: what failed before then is an earlier group's.
+  // All members must have made theirs before one of them uses the group: creating it wipes out
+  // what this rank left in that place of the store as a member of an earlier group.
   static std::shared_ptr<Messenger> create(MessengerOptions options,
                                            std::shared_ptr<KeyValueStore> store);
   // Over memory that is mapped already, pairs[peer] with world size 2, in which the lower rank is
@@ -102,8 +104,10 @@ class Messenger final : public Service {
   // These two move at most `most` slots, and return how many they did.
   uint32_t fill_slots(Pair& pair, uint32_t most, Finished& finished);
   uint32_t take_slots(Pair& pair, uint32_t most, Finished& finished);
-  // True if a pair has joined.
+  // True if a pair has got on.
   bool join_some();
+  bool join(Pair& pair);
+  bool joining() const { return join_pause_.count() > 0; }
   Pair& pair_with(uint32_t peer);
   bool receiving_from(Pair& pair) const;
   bool needs(Pair& pair) const;
@@ -123,13 +127,19 @@ class Messenger final : public Service {
   void withdraw(const Current& message, const std::string& why, int peer, Finished& finished);
   void fail(Trouble trouble, Finished& finished);
   ErrorInfo without_message(const Trouble& trouble) const;
-  // The first cause that another rank has latched or left; nullopt if none has.
+
+  // First causes (messenger_causes.cpp). Those that were told are another rank's; nullopt if there
+  // is none.
   std::optional<Trouble> told_by_regions() const;
-  std::optional<Trouble> told_by_store() const;
+  std::optional<Trouble> told_by_store();
+  std::optional<Trouble> hear_of(Pair& pair) const;
   std::optional<Trouble> read_cause(uint64_t word) const;
   void latch_everywhere(ErrorKind kind, int peer, uint32_t reporter);
+  void set_state(const std::string& state) const;
+  void say_left() const;
+  // If there are ranks that may need it; never throws.
+  void leave_in_store(const std::string& state) const;
   void leave_in_store(ErrorKind kind, int peer, uint32_t reporter) const;
-  bool all_have_joined() const;
 
   // Sentences for errors.
   std::string name(int rank) const { return identity_.name(static_cast<uint32_t>(rank)); }
@@ -145,7 +155,8 @@ class Messenger final : public Service {
   std::vector<uint32_t> naming_;                       // [peer] pending messages that name it
   uint32_t from_any_ = 0;                              // pending receives from any rank
   std::vector<std::shared_ptr<shm::Region>> regions_;  // [peer], as soon as there is one
-  bool joining_ = false;
+  uint32_t joined_ = 0;                                // pairs that have joined
+  std::chrono::microseconds join_poll_{0};             // how often joins look for progress; 0: none
 
   // Owned by whoever serves.
   std::vector<std::unique_ptr<Pair>> pairs_;  // [peer]
@@ -155,8 +166,10 @@ class Messenger final : public Service {
   uint64_t arrivals_ = 0;                     // messages that have begun to arrive
   size_t next_to_move_ = 0;
   size_t next_to_join_ = 0;
-  bool joining_some_ = false;  // what joining_ is
+  std::chrono::microseconds join_pause_{0};  // what join_poll_ is
+  Clock::time_point next_join_{};
   Clock::time_point next_look_at_store_{};
+  size_t next_to_hear_of_ = 0;
 
   uint32_t no_phase_ = 0;
 };

@@ -1,27 +1,16 @@
 // How messages end early, and what their errors say: each names the message, this rank, and the
 // rank to blame with what is known of it.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <sstream>
 
 #include "engine/messenger.h"
 #include "engine/messenger_pair.h"
-#include "transports/shm/cause.h"
 
 namespace hybridcomm {
 namespace {
 
-// "1 WORD NANOSECONDS": a first cause (transports/shm/layout.h), and when it was left.
-constexpr char kFailed[] = "hybridcomm/p2p/failed";
-constexpr std::chrono::milliseconds kStoreInterval{10};
 // Tags or ranks that a sentence lists.
 constexpr uint32_t kMostListed = 8;
-
-int64_t nanoseconds(Clock::time_point time) {
-  return std::chrono::nanoseconds(time.time_since_epoch()).count();
-}
 
 std::string described(DType dtype, uint64_t count) {
   return std::to_string(count) + " " + dtype_name(dtype);
@@ -63,10 +52,7 @@ void Messenger::look_for_trouble(Finished& finished) {
 
 void Messenger::look_for_causes(Finished& finished) {
   std::optional<Trouble> told = told_by_regions();
-  if (!told && joining_some_ && Clock::now() >= next_look_at_store_) {
-    next_look_at_store_ = Clock::now() + kStoreInterval;
-    told = told_by_store();
-  }
+  if (!told && joining()) told = told_by_store();
   if (told) {
     // What a rank sent before it died still counts.
     Pair* lost = told->peer < 0 ? nullptr : pairs_[static_cast<uint32_t>(told->peer)].get();
@@ -89,25 +75,21 @@ void Messenger::look_for_causes(Finished& finished) {
 void Messenger::look_for_losses(Finished& finished) {
   bool may_send = false;
   for (Pair* pair : open_) {
-    if (!pair->joined()) {
-      may_send = true;
-      continue;
-    }
     if (!needs(*pair)) continue;
+    const bool alive = pair->alive();
     const bool left = pair->left();
-    const bool dead = !left && !pair->alive();
-    if (!left && !dead) {
+    if (alive && !left) {
       may_send = true;
       continue;
     }
     // It will fill no more slots than there are.
-    take_slots(*pair, options_.slots, finished);
+    if (pair->joined()) take_slots(*pair, options_.slots, finished);
     Current waiting;
     if (const Incoming* arriving = pair->arriving()) waiting = arriving->receive;
     if (waiting == nullptr && !pair->sends.empty()) waiting = pair->sends.front();
     for (const Current& receive : receives_) {
       const int source = receive->arguments_.peer;
-      const bool from_it = source == static_cast<int>(pair->peer()) || (source < 0 && dead);
+      const bool from_it = source == static_cast<int>(pair->peer()) || (source < 0 && !left);
       if (waiting == nullptr && from_it) waiting = receive;
     }
     if (waiting == nullptr) continue;
@@ -169,17 +151,20 @@ void Messenger::fail(Trouble trouble, Finished& finished) {
   // the one that gave up next.
   if (trouble.reporter < 0) {
     std::optional<Trouble> first = told_by_regions();
-    if (!first) first = told_by_store();
+    if (!first && trouble.peer >= 0) {
+      Pair* pair = pairs_[static_cast<uint32_t>(trouble.peer)].get();
+      if (pair != nullptr && !pair->joined()) first = hear_of(*pair);
+    }
     if (first) trouble = std::move(*first);
   }
-  const uint32_t reporter =
-      trouble.reporter < 0 ? options_.rank : static_cast<uint32_t>(trouble.reporter);
+  const bool own = trouble.reporter < 0;
+  const uint32_t reporter = own ? options_.rank : static_cast<uint32_t>(trouble.reporter);
   latch_everywhere(trouble.kind, trouble.peer, reporter);
-  if (trouble.reporter < 0) {
+  leave_in_store(trouble.kind, trouble.peer, reporter);
+  if (own) {
     // Another rank may just have been faster.
     if (std::optional<Trouble> first = told_by_regions()) trouble = std::move(*first);
   }
-  if (!all_have_joined()) leave_in_store(trouble.kind, trouble.peer, reporter);
 
   const std::lock_guard<std::mutex> lock(mutex_);
   if (trouble.message != nullptr) {
@@ -208,109 +193,6 @@ ErrorInfo Messenger::without_message(const Trouble& trouble) const {
   info.message = "messages of group '" + identity_.group + "' on " +
                  identity_.name(identity_.rank) + ": " + trouble.why;
   return info;
-}
-
-// ---- telling others, and being told -------------------------------------------------------------
-
-void Messenger::tell_peers(ErrorKind kind, int peer) {
-  latch_everywhere(kind, peer, options_.rank);
-}
-
-void Messenger::failed_idle(const ErrorInfo& info) {
-  if (!all_have_joined()) leave_in_store(info.kind, info.peer, options_.rank);
-}
-
-void Messenger::latch_everywhere(ErrorKind kind, int peer, uint32_t reporter) {
-  std::vector<std::shared_ptr<shm::Region>> regions;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    regions = regions_;
-  }
-  for (const std::shared_ptr<shm::Region>& region : regions) {
-    if (region == nullptr) continue;
-    shm::latch_cause(region->header().cause, kind, peer, reporter);
-    ring(region->control(0).bell);
-    ring(region->control(1).bell);
-  }
-}
-
-bool Messenger::all_have_joined() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  size_t joined = 1;
-  for (const std::shared_ptr<shm::Region>& region : regions_) joined += region != nullptr;
-  return joined == options_.world && !joining_;
-}
-
-void Messenger::leave_in_store(ErrorKind kind, int peer, uint32_t reporter) const {
-  if (store_ == nullptr) return;
-  shm::Cause cause;
-  shm::latch_cause(cause, kind, peer, reporter);
-  try {
-    store_->set(kFailed, "1 " + std::to_string(cause.word) + " " +
-                             std::to_string(nanoseconds(Clock::now())));
-  } catch (const std::exception&) {
-    // The store is gone as well: what went wrong first is what the caller must hear.
-  }
-}
-
-std::optional<Trouble> Messenger::told_by_store() const {
-  if (store_ == nullptr || all_have_joined()) return std::nullopt;
-  std::optional<std::string> entry;
-  try {
-    entry = store_->try_get(kFailed);
-  } catch (const std::exception&) {
-    return std::nullopt;  // whoever joins will find that out as well
-  }
-  if (!entry) return std::nullopt;
-  std::istringstream fields(*entry);
-  std::string version;
-  uint64_t word = 0;
-  int64_t at = 0;
-  fields >> version >> word >> at;
-  // Groups made one after the other may share their place in the store.
-  if (!fields || version != "1" || at < nanoseconds(created_)) return std::nullopt;
-  return read_cause(word);
-}
-
-std::optional<Trouble> Messenger::told_by_regions() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const std::shared_ptr<shm::Region>& region : regions_) {
-    if (region == nullptr) continue;
-    const uint64_t word = observe(region->header().cause.word);
-    if (word == 0) continue;
-    if (std::optional<Trouble> told = read_cause(word)) return told;
-  }
-  return std::nullopt;
-}
-
-std::optional<Trouble> Messenger::read_cause(uint64_t word) const {
-  const auto [kind, blamed, reporter] = shm::read_cause(word);
-  const int own = static_cast<int>(options_.rank);
-  const int world = static_cast<int>(options_.world);
-  // Of what was found on this rank we know more.
-  if (reporter == own) return std::nullopt;
-  // The word lies in memory that a peer writes.
-  if (blamed >= world || reporter < 0 || reporter >= world) {
-    return Trouble{ErrorKind::kSystem, -1, "the group failed; its cause is unreadable", nullptr,
-                   own};
-  }
-  const std::string who = blamed < 0 ? "a rank" : blamed == own ? "this rank" : name(blamed);
-  const std::string by = " (reported by " + name(reporter) + ")";
-  std::string why;
-  switch (kind) {
-    case ErrorKind::kPeerLost: why = who + " died, or ended or destroyed the group" + by; break;
-    case ErrorKind::kTimeout:
-      why = name(reporter) + " timed out in the middle of a message, waiting for " + who;
-      break;
-    case ErrorKind::kMismatch:
-      why = "what " + who + " sent, " + name(reporter) +
-            " received as something else; see the error of " + name(reporter);
-      break;
-    case ErrorKind::kAborted: why = who + " aborted the group (abort() or Ctrl-C)"; break;
-    default: why = "the group failed on " + name(reporter) + "; see that rank's error";
-  }
-  const bool known = kind > ErrorKind::kNone && kind <= ErrorKind::kSystem;
-  return Trouble{known ? kind : ErrorKind::kSystem, blamed, why, nullptr, reporter};
 }
 
 // ---- sentences ----------------------------------------------------------------------------------

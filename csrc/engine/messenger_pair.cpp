@@ -101,8 +101,14 @@ void Pair::adopt(shm::Membership membership) {
 }
 
 bool Pair::left() const {
+  if (!joined_) return left_;
   return observe(region_->control(1 - own_index()).state) ==
          static_cast<uint32_t>(shm::RankState::kLeft);
+}
+
+void Pair::note_left() {
+  left_ = true;
+  join_.reset();
 }
 
 // ---- sending ------------------------------------------------------------------------------------

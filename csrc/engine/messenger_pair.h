@@ -75,14 +75,18 @@ class Pair {
   bool join();
   // Uses what is mapped already.
   void adopt(shm::Membership membership);
-  void stop_joining() { join_.reset(); }
   bool joined() const { return joined_; }
   // As soon as there is one, also before both have joined.
   const std::shared_ptr<shm::Region>& region() const { return region_; }
 
-  // After it has joined: whether the peer has destroyed the group, and whether its process lives.
+  // Whether the peer's process lives: whoever has not joined counts as alive, since join() throws
+  // when it is not. A peer that leaves and ends may have left() since it was not alive(): ask in
+  // this order.
+  bool alive() const { return process_ == nullptr || process_->alive(); }
+  // Whether the peer has destroyed the group.
   bool left() const;
-  bool alive() const { return process_->alive(); }
+  // That it has done so before it joined.
+  void note_left();
   bool failed() const { return observe(region_->header().cause.word) != 0; }
 
   // ---- sending
@@ -129,8 +133,9 @@ class Pair {
 
   std::unique_ptr<shm::Join> join_;
   std::shared_ptr<shm::Region> region_;
-  std::shared_ptr<Process> process_;
+  std::shared_ptr<Process> process_;  // the peer's
   bool joined_ = false;
+  bool left_ = false;
 
   LinkOut out_;
   LinkIn in_;

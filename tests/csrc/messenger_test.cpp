@@ -263,13 +263,14 @@ void only_those_who_talk_join() {
     CHECK(difference(in, from).empty());
   };
   talk(1, 2, 1);
-  CHECK(store->entries.size() == 1 && store->entries.count("hybridcomm/p2p/1-2/hybridcomm/shm"));
+  CHECK(store->entries.size() == 5 && store->entries.count("hybridcomm/p2p/1-2/hybridcomm/shm"));
   talk(2, 1, 2);
   // Whoever receives from any opens what it must, and gets on with those who come.
   talk(2, 0, kAny);
   talk(3, 2, kAny);
   CHECK(!store->entries.count("hybridcomm/p2p/1-3/hybridcomm/shm"));
-  CHECK(!store->entries.count("hybridcomm/p2p/failed"));
+  for (auto& messenger : messengers) messenger->shutdown();
+  CHECK(store->entries["hybridcomm/p2p/state/3"] == "left");
 }
 
 }  // namespace
