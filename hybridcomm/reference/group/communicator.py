@@ -60,7 +60,9 @@ class Communicator:
 
         # The rest is the engine's thread's.
         limits = Limits(shape.channels, shape.slot_bytes)
-        self._peers = Peers(identity, limits, self._engine, self._hear, self._distrust)
+        self._peers = Peers(
+            identity, limits, self._engine, self._guarded, self._hear, self._distrust
+        )
         self._board = Board(identity)
         self._links = LinkEnds(identity.rank, shape.slots, self._peers.send)
         self._messages = Messages(identity, self._peers)

@@ -22,6 +22,7 @@ class Peers:
         identity: Who this is.
         limits: What peers may send.
         engine: Watches the connections.
+        guarded: Does something in the name of the group, which an error in it ends.
         hear: Is given every frame with the rank that sent it, but for farewells.
         distrust: Is told of a rank that sends what it should not.
     """
@@ -31,12 +32,14 @@ class Peers:
         identity: Identity,
         limits: Limits,
         engine: Engine,
+        guarded: Callable[[Callable[[], None]], object],
         hear: Callable[[int, Frame], None],
         distrust: Callable[[int, str], None],
     ) -> None:
         self._identity = identity
         self._limits = limits
         self._engine = engine
+        self._guarded = guarded
         self._hear = hear
         self._distrust = distrust
         self._connections: dict[int, Connection] = {}
@@ -80,7 +83,7 @@ class Peers:
         self._connections[rank] = connection
         self._watch(rank)
         if met.pidfd is not None:
-            self._engine.watch(met.pidfd, selectors.EVENT_READ, lambda _: self._died(rank))
+            self._engine.watch(met.pidfd, selectors.EVENT_READ, self._event(rank, self._died))
 
     def send(self, rank: int, *parts: bytes | memoryview) -> None:
         """Sends parts of a frame. To a rank that is gone: nothing."""
@@ -120,14 +123,22 @@ class Peers:
         events = selectors.EVENT_READ | (0 if connection.flushed else selectors.EVENT_WRITE)
         if self._interest.get(rank) != events:
             self._interest[rank] = events
-            self._engine.watch(
-                connection.socket.fileno(), events, lambda ready: self._ready(rank, ready)
-            )
+            self._engine.watch(connection.socket.fileno(), events, self._event(rank, self._ready))
 
-    def _ready(self, rank: int, events: int) -> None:
-        connection = self._connections.get(rank)
-        if connection is None:
-            return
+    def _event(
+        self, rank: int, action: Callable[[int, Connection, int], None]
+    ) -> Callable[[int], None]:
+        """What the engine calls when a descriptor of a connection is ready."""
+
+        def ready(events: int) -> None:
+            # The connection may have ended since the engine looked.
+            connection = self._connections.get(rank)
+            if connection is not None:
+                self._guarded(lambda: action(rank, connection, events))
+
+        return ready
+
+    def _ready(self, rank: int, connection: Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             connection.flush()
         if events & selectors.EVENT_READ:
@@ -150,9 +161,8 @@ class Peers:
         if connection.ended:
             self._end(rank)
 
-    def _died(self, rank: int) -> None:
+    def _died(self, rank: int, connection: Connection, events: int) -> None:
         """Its process is gone. What it said before counts."""
-        connection = self._connections[rank]
         while rank in self._connections:
             before = connection.received
             self._listen(rank, connection)

@@ -218,7 +218,8 @@ def _copy(tensor: Tensor) -> Tensor:
 
 def _flat(tensor: Tensor) -> Tensor:
     """The elements of a contiguous tensor; writing to them is not seen by autograd."""
-    flat = tensor.data.view(-1)
+    # Not view(-1), which keeps the odd stride that a tensor of one element may have.
+    flat = tensor.data.as_strided((tensor.numel(),), (1,))
     return flat if tensor.dtype in CODES else flat.view(torch.uint8)
 
 
