@@ -7,6 +7,8 @@
 namespace hybridcomm {
 namespace {
 
+constexpr char kPassesOn[] = "ranks pass on each other's parts, which must all be equally long";
+
 void require(bool good, const OperationArguments& arguments, const std::string& what) {
   if (good) return;
   throw CommError(ErrorKind::kInvalid,
@@ -71,6 +73,10 @@ void cut(const Buffer& buffer, uint32_t at, const Space& space, uint64_t element
 
 void check_buffers(const OperationArguments& arguments, const Spaces& spaces) {
   const uint64_t element = dtype_size(arguments.dtype);
+  const uint64_t bytes = arguments.count * element;
+  // Parts of ranks may differ in length; one tensor of all may not.
+  const bool parts = spaces.in.chunks != spaces.out.chunks || spaces.in.buffers > 1;
+  bool alike = arguments.splits == 0;
   const auto check = [&](const std::vector<Buffer>& buffers, const Space& space,
                          const char* which) {
     const uint32_t wanted = space.here ? space.buffers : 0;
@@ -78,35 +84,31 @@ void check_buffers(const OperationArguments& arguments, const Spaces& spaces) {
         buffers.size() == wanted, arguments,
         std::to_string(buffers.size()) + " " + which + " buffers, needs " + std::to_string(wanted));
     for (const Buffer& buffer : buffers) {
+      const std::string what =
+          std::string(which) + " buffer of " + std::to_string(buffer.bytes) + " bytes, ";
+      require(parts || buffer.bytes == bytes, arguments, what + "needs " + std::to_string(bytes));
       require(buffer.bytes % element == 0, arguments,
-              std::string(which) + " buffer of " + std::to_string(buffer.bytes) +
-                  " bytes, not a whole number of elements of " + std::to_string(element));
+              what + "no whole number of elements of " + std::to_string(element));
+      alike = alike && buffer.bytes == buffers[0].bytes;
     }
   };
   check(arguments.inputs, spaces.in, "input");
   check(arguments.outputs, spaces.out, "output");
+  if (arguments.inputs.empty() || arguments.outputs.empty()) return;
 
   // What this rank has of one piece at both ends is equally long.
   const auto own = [&](const std::vector<Buffer>& buffers) {
     return buffers[buffers.size() > 1 ? arguments.program->rank() : 0].bytes;
   };
-  if (!arguments.inputs.empty() && !arguments.outputs.empty()) {
-    require(own(arguments.inputs) == own(arguments.outputs), arguments,
-            "input buffer of " + std::to_string(own(arguments.inputs)) +
-                " bytes, output buffer of " + std::to_string(own(arguments.outputs)));
-  }
-
-  // A rank that knows its own length only, beside a root with as many as there are ranks, cannot
-  // tell whether all are alike.
-  const bool sees_all = spaces.in.here && spaces.out.here;
-  if (arguments.splits != 0 || !(sees_all || spaces.in.chunks == spaces.out.chunks)) return;
-  std::vector<Buffer> all = arguments.inputs;
-  all.insert(all.end(), arguments.outputs.begin(), arguments.outputs.end());
-  const auto unlike = [&](const Buffer& buffer) { return buffer.bytes != all[0].bytes; };
-  if (all.empty() || std::any_of(all.begin(), all.end(), unlike)) return;
-  require(all[0].bytes == arguments.count * element, arguments,
-          "buffers of " + std::to_string(all[0].bytes) + " bytes, needs " +
-              std::to_string(arguments.count * element));
+  const uint64_t given = own(arguments.inputs);
+  require(given == own(arguments.outputs), arguments,
+          "input buffer of " + std::to_string(given) + " bytes, output buffer of " +
+              std::to_string(own(arguments.outputs)));
+  require(!alike || given == bytes, arguments,
+          "buffers of " + std::to_string(given) + " bytes, needs " + std::to_string(bytes));
+  // The others of a gather or scatter know no length but their own.
+  require(alike || arguments.program->root() == kNoChunk || arguments.program->temporaries() == 0,
+          arguments, kPassesOn);
 }
 
 // Gives memory to the temporaries that a step names. tmp[i] is as long as piece i, modulo their
@@ -171,8 +173,7 @@ std::vector<Chunk> chunk_table(const OperationArguments& arguments,
     for (uint64_t i = 0; alike && i < lacking.chunks; ++i) {
       table[first + i].bytes = table[own + i / lacking.buffers].bytes;
     }
-    require(alike || program.temporaries() == 0, arguments,
-            "it passes on the other ranks' parts, which must be as long as this rank's");
+    require(alike || program.temporaries() == 0, arguments, kPassesOn);
   }
   require(program.temporaries() == 0 ||
               (program.outputs() != 0 && program.collective() != Collective::kAllToAll),

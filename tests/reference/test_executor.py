@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridcomm.programs import algorithms, build, collectives, verify
 from hybridcomm.programs.ir import IN, OUT, copy, recv, send
-from hybridcomm.programs.layout import Collective
+from hybridcomm.programs.layout import Chunk, Collective, Space
 from hybridcomm.programs.network import LaneId
 from hybridcomm.programs.values import Value
 from hybridcomm.reference import (
@@ -27,7 +27,7 @@ from hybridcomm.reference import (
     run_program,
 )
 from hybridcomm.reference.executor import Choose, Staging
-from tests.programs.editing import edited, written_out
+from tests.programs.editing import edited, is_rooted, written_out
 
 WORLDS = range(1, 9)
 SIZES = (0, 1, 7, 129, 1000)
@@ -51,6 +51,8 @@ REDUCED = [
     torch.float8_e5m2,
 ]
 MOVED = [*REDUCED, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.complex32]
+MOVING = ("broadcast", "all_gather", "all_to_all", "gather", "scatter")
+UNEVEN = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 STAGINGS: tuple[Staging, ...] = ("buffered", "rendezvous")
 
 
@@ -89,32 +91,93 @@ def exact_sum(inputs: Sequence[Tensor]) -> Tensor:
     return total.to(torch.float32).to(dtype)
 
 
+def wanted_results(
+    collective: str, inputs: Sequence[Tensor], root: int | None, total: Tensor | None = None
+) -> list[Tensor]:
+    """What each rank must have at the end, computed without programs.
+
+    Args:
+        collective: Which.
+        inputs: Each rank's tensor; one that is cut for the ranks has them as first dimension.
+        root: The root, if there is one.
+        total: The inputs' reduction, for a collective that reduces.
+    """
+    world = len(inputs)
+    nothing = inputs[0].new_empty(0)
+    if collective in ("all_reduce", "reduce", "reduce_scatter"):
+        assert total is not None
+        if collective == "reduce_scatter":
+            return list(total)
+        return [total if root in (None, rank) else nothing for rank in range(world)]
+    if collective == "broadcast":
+        return [inputs[root or 0]] * world
+    if collective == "scatter":
+        return list(inputs[root or 0])
+    if collective == "all_to_all":
+        return [torch.stack([tensor[rank] for tensor in inputs]) for rank in range(world)]
+    together = torch.stack(list(inputs))  # all_gather and gather
+    return [together if root in (None, rank) else nothing for rank in range(world)]
+
+
+def rows(collective: str, tensor: Tensor, world: int) -> Tensor:
+    """The tensor as this collective takes it: with a row for each rank where it is cut so."""
+    cut = collective in ("reduce_scatter", "scatter", "all_to_all")
+    return (
+        tensor.view(world, -1)
+        if cut and tensor.numel()
+        else tensor.view(world, 0)
+        if cut
+        else tensor
+    )
+
+
+def root_of(collective: str, world: int) -> int | None:
+    return world - 1 if is_rooted(collective) else None
+
+
+def staging_of(collective: str, algorithm: str, number: int) -> Staging:
+    """Buffered for even numbers, else by reference, which a one-shot cannot bear in place."""
+    return STAGINGS[number % 2] if algorithm != "one_shot" else "buffered"
+
+
+REDUCING = [
+    (collective, algorithm)
+    for collective in ("all_reduce", "reduce_scatter", "reduce")
+    for algorithm in algorithms(collective)
+]
+
+
 @pytest.mark.parametrize("dtype", REDUCED, ids=str)
-@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
-def test_sums_are_exact(algorithm: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("collective", "algorithm"), REDUCING)
+def test_sums_are_exact(collective: str, algorithm: str, dtype: torch.dtype) -> None:
     for world in WORLDS:
-        for count in SIZES:
+        for size in SIZES[world % 2 :: 2]:
+            count = size - size % world if collective == "reduce_scatter" else size
             inputs = [exact(dtype, rank, count) for rank in range(world)]
-            wanted = exact_sum(inputs)
+            root = root_of(collective, world)
+            total = rows(collective, exact_sum(inputs), world)
             results = run_collective(
-                "all_reduce",
+                collective,
                 algorithm,
-                inputs,
-                in_place=count % 2 == 0,
-                staging=STAGINGS[world % 2],
-                slots=2 + count % 3,
-                slot_bytes=(64, 256, 1024)[count % 3],
+                [rows(collective, tensor, world) for tensor in inputs],
+                root=root,
+                in_place=world % 3 == 0,
+                staging=staging_of(collective, algorithm, world // 2),
+                slots=2 + size % 3,
+                slot_bytes=(64, 256, 1024)[size % 3],
                 channels=1 + world % 2,
-                choose=random_order(world * 1000 + count),
+                choose=random_order(world * 1000 + size),
             )
-            for result in results:
-                assert torch.equal(raw(result), raw(wanted)), (world, count)
+            for result, wanted in zip(
+                results, wanted_results(collective, inputs, root, total), strict=True
+            ):
+                assert torch.equal(raw(result), raw(wanted)), (world, size)
 
 
 @pytest.mark.parametrize("op", list(RedOp))
 @pytest.mark.parametrize("dtype", REDUCED, ids=str)
 def test_every_reduction(dtype: torch.dtype, op: RedOp) -> None:
-    """Two-shot takes all operands in one step, so it is one ``reduce``, bit for bit."""
+    """Where all operands meet in one step, it is one ``reduce``, bit for bit."""
     inputs = [distinct(dtype, rank, 301) for rank in range(3)]
     try:
         wanted = reduce(inputs, op, 3 if op is RedOp.AVG else None)
@@ -122,7 +185,7 @@ def test_every_reduction(dtype: torch.dtype, op: RedOp) -> None:
         with pytest.raises(TypeError, match=str(error)):
             run_collective("all_reduce", "two_shot", inputs, op=op)
         return
-    for algorithm in ("two_shot", "two_shot_mapped"):
+    for algorithm in ("two_shot", "two_shot_mapped", "one_shot"):
         for result in run_collective(
             "all_reduce", algorithm, inputs, op=op, slot_bytes=64, slots=5, choose=random_order(1)
         ):
@@ -138,50 +201,110 @@ def evaluated(value: Value, operands: Sequence[Tensor], op: RedOp, world: int) -
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("op", [RedOp.SUM, RedOp.AVG, RedOp.PRODUCT])
-@pytest.mark.parametrize("algorithm", algorithms("all_reduce"))
-def test_computes_the_verified_expression(algorithm: str, op: RedOp, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("collective", "algorithm"), REDUCING)
+def test_computes_the_verified_expression(
+    collective: str, algorithm: str, op: RedOp, dtype: torch.dtype
+) -> None:
     """Bit for bit what the verifier says each output is, roundings and all."""
     world, count = 5, 400
     generator = torch.Generator().manual_seed(7)
     inputs = [torch.randn(count, generator=generator).to(dtype) for _ in range(world)]
-    program = build("all_reduce", algorithm, world, channels=2)
+    root = root_of(collective, world)
+    program = build(collective, algorithm, world, channels=2, root=root)
     report = verify(program)
-    tables = [chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)]
+    assert len(report.reductions) == program.layout.n_pieces
+    tables = []
+    for rank, tensor in enumerate(inputs):
+        sources: Sequence[Tensor] = [tensor]
+        targets: Sequence[Tensor] = [tensor.clone()]
+        if collective == "reduce_scatter":
+            sources, targets = tensor.split(count // world), [tensor[: count // world].clone()]
+        if not program.layout.has(rank, Space.OUT):
+            targets = []
+        tables.append(chunk_table(program.rank_program(rank), sources, targets))
     execute(program, tables, op=op, slots=3, choose=random_order(2))
-    for number, value in enumerate(report.reductions):
-        operands = [table.inputs[number] for table in tables]
-        wanted = evaluated(value, operands, op, world)
-        for table in tables:
-            assert torch.equal(raw(table.outputs[number]), raw(wanted))
+    for rank, table in enumerate(tables):
+        for number, output in enumerate(table.outputs):
+            piece = program.layout.piece(rank, Chunk(Space.OUT, number))
+            operands = [other.inputs[piece] for other in tables]
+            wanted = evaluated(report.reductions[piece], operands, op, world)
+            assert torch.equal(raw(output), raw(wanted))
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", MOVED, ids=str)
-def test_moves_every_type_byte_for_byte(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("collective", MOVING)
+def test_moves_every_type_byte_for_byte(collective: str, dtype: torch.dtype) -> None:
     for world in (1, 3, 6):
-        root = world - 1
-        for count in SIZES:
-            inputs = [distinct(dtype, rank, count) for rank in range(world)]
-            results_of = {
-                ("broadcast", root): raw(inputs[root]),
-                ("all_gather", None): torch.cat([raw(tensor) for tensor in inputs]),
-            }
-            for (collective, at), wanted in results_of.items():
-                for algorithm in algorithms(collective):
-                    for staging in STAGINGS:
-                        results = run_collective(
-                            collective,
-                            algorithm,
-                            inputs,
-                            root=at,
-                            channels=1 + count % 2,
-                            in_place=world == 3,
-                            slots=2 + count % 3,
-                            slot_bytes=64,
-                            staging=staging,
-                            choose=random_order(count),
-                        )
-                        assert all(torch.equal(raw(result), wanted) for result in results)
+        root = root_of(collective, world)
+        for size in SIZES:
+            count = size * (world if collective in ("scatter", "all_to_all") else 1)
+            inputs = [
+                rows(collective, distinct(dtype, rank, count), world) for rank in range(world)
+            ]
+            wanted = wanted_results(collective, inputs, root)
+            for algorithm in algorithms(collective):
+                results = run_collective(
+                    collective,
+                    algorithm,
+                    inputs,
+                    root=root,
+                    channels=1 + size % 2,
+                    in_place=world == 3,
+                    slots=2 + size % 3,
+                    slot_bytes=64 if size < 1000 else 1024,
+                    staging=STAGINGS[(world + size) % 2],
+                    choose=random_order(size),
+                )
+                for result, right in zip(results, wanted, strict=True):
+                    assert torch.equal(raw(result), raw(right)), (world, size, algorithm)
+
+
+def uneven(collective: str, world: int) -> tuple[list[Tensor], list[int] | list[list[int]], int]:
+    """Inputs with parts of 0 to 200 elements, the lengths, and the root."""
+    lengths = [(rank * 67 + 13) % 201 if rank != 1 else 0 for rank in range(world)]
+    if collective == "all_to_all":
+        table = [[(s * 31 + d * 57) % 97 for d in range(world)] for s in range(world)]
+        return [distinct(torch.int32, s, sum(table[s])) for s in range(world)], table, 0
+    root = world // 2
+    counts = lengths if collective in ("all_gather", "gather") else [sum(lengths)] * world
+    return [distinct(torch.int32, r, n) for r, n in enumerate(counts)], lengths, root
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("collective", UNEVEN)
+def test_parts_may_differ_in_length(collective: str, world: int) -> None:
+    inputs, splits, center = uneven(collective, world)
+    root = center if is_rooted(collective) else None
+    if collective == "all_to_all":
+        sent = [tensor.split(splits[rank]) for rank, tensor in enumerate(inputs)]
+        wanted = [torch.cat([parts[rank] for parts in sent]) for rank in range(world)]
+    elif collective in ("reduce_scatter", "scatter"):
+        whole = inputs[center] if collective == "scatter" else sum(inputs[1:], inputs[0])
+        wanted = list(whole.split(splits))
+    else:
+        nothing = inputs[0].new_empty(0)
+        wanted = [torch.cat(inputs) if root in (None, r) else nothing for r in range(world)]
+    for algorithm in algorithms(collective):
+        if algorithm == "binomial" and world > 3:
+            with pytest.raises(ValueError, match="splits: in binomial ranks pass on"):
+                run_collective(collective, algorithm, inputs, root=root, splits=splits)
+            continue
+        for seed in range(6):
+            results = run_collective(
+                collective,
+                algorithm,
+                inputs,
+                root=root,
+                splits=splits,
+                channels=1 + seed % 2,
+                in_place=seed % 3 == 0,
+                staging=STAGINGS[seed // 3],
+                slots=2 + seed % 3,
+                slot_bytes=64,
+                choose=random_order(seed),
+            )
+            assert all(map(torch.equal, results, wanted)), (algorithm, seed)
 
 
 def last(lanes: Sequence[LaneId]) -> int:
@@ -198,13 +321,16 @@ def slow_rank(rank: int) -> Choose:
 
 
 @pytest.mark.parametrize("staging", STAGINGS)
-@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_gather"])
+@pytest.mark.parametrize("collective", [name for name in collectives() if name != "barrier"])
 def test_timing_changes_nothing(collective: str, staging: Staging) -> None:
     """Fifty orders of delivery and the extreme ones give the same bits."""
-    inputs = [torch.randn(333, generator=torch.Generator().manual_seed(r)) for r in range(4)]
+    inputs = [
+        rows(collective, torch.randn(332, generator=torch.Generator().manual_seed(r)), 4)
+        for r in range(4)
+    ]
     orders = [in_order, last, *map(slow_rank, range(4)), *map(random_order, range(50))]
     for algorithm in algorithms(collective):
-        root = 2 if collective == "broadcast" else None
+        root = 2 if is_rooted(collective) else None
         first = run_collective(collective, algorithm, inputs, root=root)
         for number, choose in enumerate(orders):
             results = run_collective(
@@ -212,7 +338,7 @@ def test_timing_changes_nothing(collective: str, staging: Staging) -> None:
                 algorithm,
                 inputs,
                 root=root,
-                staging=staging,
+                staging=staging if algorithm != "one_shot" else "buffered",
                 in_place=number % 2 == 0,
                 slots=2 + number % 4,
                 slot_bytes=64,
@@ -242,7 +368,9 @@ def test_barrier() -> None:
 def test_segments_and_slots() -> None:
     program = build("all_reduce", "ring", 2)
     inputs = [torch.arange(96.0) for _ in range(2)]
-    tables = [chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)]
+    tables = [
+        chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)
+    ]
     # Two chunks of 48 elements; slots of 16, m = 5 // 2: segments of 32 elements.
     assert [table.inputs[0].numel() for table in tables] == [48, 48]
     run = execute(program, tables, slots=5, slot_bytes=64, choose=in_order)
@@ -254,7 +382,9 @@ def test_segments_and_slots() -> None:
 def test_no_data_still_signals() -> None:
     program = build("all_reduce", "two_shot_mapped", 3)
     inputs = [torch.empty(0)] * 3
-    tables = [chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)]
+    tables = [
+        chunk_table(program.rank_program(rank), [x], [x.clone()]) for rank, x in enumerate(inputs)
+    ]
     run = execute(program, tables)
     assert (run.segments, run.slots_moved) == (1, 12)
 
@@ -348,6 +478,46 @@ def test_refuses_unlike_inputs() -> None:
             run_collective("all_reduce", "ring", inputs)
     with pytest.raises(ValueError, match="2 tensors for 3 ranks"):
         run_program(build("all_reduce", "ring", 3), [torch.ones(2)] * 2)
+    with pytest.raises(ValueError, match="first dimension must be one of 3 ranks"):
+        run_collective("reduce_scatter", "ring", [torch.ones(2, 3)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("collective", "splits", "message"),
+    [
+        ("all_reduce", [1, 2], "splits: not of the form that all_reduce of 2 ranks has"),
+        ("all_gather", [1, 2, 3], "not of the form that all_gather of 2 ranks has"),
+        ("all_gather", [[1, 2], [1, 2]], "not of the form"),
+        ("all_to_all", [1, 2], "not of the form"),
+        ("reduce_scatter", [1, 2], "inputs: rank 0's must have 3 elements in a row"),
+        ("all_gather", [4, 2], "inputs: rank 1's must have 2 elements"),
+    ],
+)
+def test_refuses_splits(collective: str, splits: list[int], message: str) -> None:
+    algorithm = algorithms(collective)[0]
+    with pytest.raises(ValueError, match=message):
+        run_collective(collective, algorithm, [torch.ones(4)] * 2, splits=splits)
+
+
+def test_refuses_buffers_that_do_not_fit() -> None:
+    gather = build("gather", "direct", 3, root=1)
+    one = torch.ones(4)
+    with pytest.raises(ValueError, match="out: 3 buffers given; rank 0 of this gather has 0"):
+        chunk_table(gather.rank_program(0), [one], [one] * 3)
+    with pytest.raises(ValueError, match="out: 1 buffers given; rank 1 of this gather has 3"):
+        chunk_table(gather.rank_program(1), [one], [one])
+
+
+def test_only_temporaries_that_a_step_names_have_memory() -> None:
+    program = build("gather", "binomial", 8, root=0)
+    tables = [
+        chunk_table(
+            program.rank_program(rank), [torch.ones(9)], [torch.ones(9)] * (8 if rank == 0 else 0)
+        )
+        for rank in (0, 2, 4)
+    ]
+    held = [[number for number, t in enumerate(table.temporaries) if len(t)] for table in tables]
+    assert held == [[], [3], [5, 6, 7]]
 
 
 def test_refuses_a_step_that_is_not_well_formed() -> None:
@@ -363,4 +533,5 @@ def test_imports_nothing_compiled_of_ours() -> None:
 
 
 def test_all_collectives_are_tested_here() -> None:
-    assert set(collectives()) == {"all_reduce", "broadcast", "all_gather", "barrier"}
+    reducing = {collective for collective, _ in REDUCING}
+    assert set(collectives()) == {*reducing, *MOVING, "barrier"}
