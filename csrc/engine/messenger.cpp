@@ -202,6 +202,11 @@ Pair& Messenger::pair_with(uint32_t peer) {
   return *pair;
 }
 
+Pair* Messenger::find_pair(int peer) const {
+  const bool valid = peer >= 0 && static_cast<size_t>(peer) < pairs_.size();
+  return valid ? pairs_[static_cast<size_t>(peer)].get() : nullptr;
+}
+
 // ---- matching -----------------------------------------------------------------------------------
 
 void Messenger::post_receive(const Current& receive, Finished& finished) {

@@ -109,6 +109,7 @@ class Messenger final : public Service {
   bool join(Pair& pair);
   bool joining() const { return join_pause_.count() > 0; }
   Pair& pair_with(uint32_t peer);
+  Pair* find_pair(int peer) const;  // null if there is none
   bool receiving_from(Pair& pair) const;
   bool needs(Pair& pair) const;
   void finish(const Current& message, Finished& finished);
@@ -128,23 +129,24 @@ class Messenger final : public Service {
   void fail(Trouble trouble, Finished& finished);
   ErrorInfo without_message(const Trouble& trouble) const;
 
-  // First causes (messenger_causes.cpp). Those that were told are another rank's; nullopt if there
+  // First causes (messenger_causes.cpp). Those that are told are another rank's; nullopt if there
   // is none.
   std::optional<Trouble> told_by_regions() const;
   std::optional<Trouble> told_by_store();
+  // What a peer that has not joined says in the store; notes there if it left.
   std::optional<Trouble> hear_of(Pair& pair) const;
   std::optional<Trouble> read_cause(uint64_t word) const;
   void latch_everywhere(ErrorKind kind, int peer, uint32_t reporter);
   void set_state(const std::string& state) const;
   void say_left() const;
-  // If there are ranks that may need it; never throws.
+  // Unless all ranks can see it in their regions. Never throws.
   void leave_in_store(const std::string& state) const;
   void leave_in_store(ErrorKind kind, int peer, uint32_t reporter) const;
 
   // Sentences for errors.
   std::string name(int rank) const { return identity_.name(static_cast<uint32_t>(rank)); }
   std::string waiting_for_peer(const Message& message, int& peer) const;
-  std::string what_came_from(uint32_t peer) const;
+  std::string what_came_from(int peer) const;
 
   MessengerOptions options_;
   std::shared_ptr<KeyValueStore> store_;

@@ -139,8 +139,8 @@ std::optional<Trouble> Messenger::read_cause(uint64_t word) const {
       why = name(reporter) + " timed out in the middle of a message, waiting for " + who;
       break;
     case ErrorKind::kMismatch:
-      why = "what " + who + " sent, " + name(reporter) +
-            " received as something else; see the error of " + name(reporter);
+      why = name(reporter) + " and " + who +
+            " disagree, about a message or about their set-up; see the error of " + name(reporter);
       break;
     case ErrorKind::kAborted: why = who + " aborted the group (abort() or Ctrl-C)"; break;
     default: why = "the group failed on " + name(reporter) + "; see that rank's error";

@@ -55,7 +55,7 @@ void Messenger::look_for_causes(Finished& finished) {
   if (!told && joining()) told = told_by_store();
   if (told) {
     // What a rank sent before it died still counts.
-    Pair* lost = told->peer < 0 ? nullptr : pairs_[static_cast<uint32_t>(told->peer)].get();
+    Pair* lost = find_pair(told->peer);
     if (told->kind == ErrorKind::kPeerLost && lost != nullptr && lost->joined()) {
       take_slots(*lost, options_.slots, finished);
     }
@@ -135,7 +135,7 @@ void Messenger::withdraw(const Current& message, const std::string& why, int pee
     if (at == receives_.end()) return;  // posted just now; the next turn withdraws it
     drop_receive(at);
   } else {
-    Pair* pair = pairs_[static_cast<uint32_t>(message->arguments_.peer)].get();
+    Pair* pair = find_pair(message->arguments_.peer);
     if (pair == nullptr || std::erase(pair->sends, message) == 0) return;
   }
   settle(*message, std::make_unique<const ErrorInfo>(
@@ -151,10 +151,8 @@ void Messenger::fail(Trouble trouble, Finished& finished) {
   // the one that gave up next.
   if (trouble.reporter < 0) {
     std::optional<Trouble> first = told_by_regions();
-    if (!first && trouble.peer >= 0) {
-      Pair* pair = pairs_[static_cast<uint32_t>(trouble.peer)].get();
-      if (pair != nullptr && !pair->joined()) first = hear_of(*pair);
-    }
+    Pair* blamed = find_pair(trouble.peer);
+    if (!first && blamed != nullptr && !blamed->joined()) first = hear_of(*blamed);
     if (first) trouble = std::move(*first);
   }
   const bool own = trouble.reporter < 0;
@@ -205,19 +203,20 @@ std::string Messenger::waiting_for_peer(const Message& message, int& peer) const
       peer = message.source_;
       return name(peer) + " to send the rest of the message, of which " + part + " have come";
     }
-    if (peer >= 0) return name(peer) + " to send" + what_came_from(static_cast<uint32_t>(peer));
+    if (peer >= 0) return name(peer) + " to send" + what_came_from(peer);
     std::string all = "any rank to send";
-    for (uint32_t rank = 0, listed = 0; rank < options_.world; ++rank) {
-      if (rank == options_.rank) continue;
+    uint32_t listed = 0;
+    for (int rank = 0; rank < static_cast<int>(options_.world); ++rank) {
+      if (rank == static_cast<int>(options_.rank)) continue;
       if (++listed > kMostListed) return all + "; ...";
-      all += "; " + name(static_cast<int>(rank)) + what_came_from(rank);
+      all += "; " + name(rank) + what_came_from(rank);
     }
     return all;
   }
   if (message.begun_) {
     return name(peer) + " to receive the rest of the message, of which " + part + " are sent";
   }
-  const Pair* pair = pairs_[static_cast<uint32_t>(peer)].get();
+  const Pair* pair = find_pair(peer);
   if (pair == nullptr || !pair->joined()) {
     return name(peer) + " to receive, which has not joined: it has called no send or recv with " +
            "this rank";
@@ -225,8 +224,8 @@ std::string Messenger::waiting_for_peer(const Message& message, int& peer) const
   return name(peer) + " to receive earlier messages, which fill all slots";
 }
 
-std::string Messenger::what_came_from(uint32_t peer) const {
-  const Pair* pair = pairs_[peer].get();
+std::string Messenger::what_came_from(int peer) const {
+  const Pair* pair = find_pair(peer);
   if (pair == nullptr || !pair->joined()) {
     return ", which has not joined: it has called no send or recv with this rank";
   }
