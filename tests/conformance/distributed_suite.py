@@ -26,15 +26,16 @@ if TARGET != "gloo":
 
     impersonate.gloo(TARGET)
 
-import torch.testing._internal.distributed.distributed_test as suite  # noqa: E402
+import torch.testing._internal.distributed.distributed_test as _untyped  # noqa: E402
+
+suite: Any = _untyped
 
 if TARGET != "gloo":
     # A profiler's event begins with the name of the backend that it is about.
     _profiling_events = suite.get_profiling_event
 
-    def _events_of_target(name: str, *arguments: Any, **options: Any) -> list[Any]:
-        own = name.replace("gloo:", f"{TARGET}:")
-        events: list[Any] = _profiling_events(own, *arguments, **options)
+    def _events_of_target(name: Any, *arguments: Any, **options: Any) -> Any:
+        events = _profiling_events(name.replace("gloo:", f"{TARGET}:"), *arguments, **options)
         for event in events:
             event.name = event.name.replace(f"{TARGET}:", "gloo:")
         return events
@@ -42,7 +43,10 @@ if TARGET != "gloo":
     suite.get_profiling_event = _events_of_target
 
 
-class TestDistBackendWithSpawn(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+class TestDistBackendWithSpawn(
+    suite.TestDistBackend,  # type: ignore[misc]
+    suite.DistributedTest._DistTestBase,  # type: ignore[misc]
+):
     """The suite's tests, each in processes of its own."""
 
     def setUp(self) -> None:

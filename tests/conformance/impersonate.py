@@ -14,13 +14,14 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend as AnyBackend
+from torch._C._distributed_c10d import _DistributedBackendOptions
 
 _REAL_GLOO = c10d.ProcessGroupGloo
 
 
-def _create(name: str, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def _create(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     plugin = dist.Backend._plugins[name.upper()]
-    options = c10d._DistributedBackendOptions()
+    options = _DistributedBackendOptions()
     options.store = store
     options.group_rank = rank
     options.group_size = size
@@ -51,7 +52,7 @@ def gloo(name: str) -> None:
 
         def __new__(
             cls,
-            store: dist.Store,
+            store: Any,
             rank: int,
             size: int,
             *rest: Any,
@@ -62,5 +63,5 @@ def gloo(name: str) -> None:
             limit = next((value for value in given if value), c10d.default_pg_timeout)
             return _create(name, store, rank, size, limit)
 
-    c10d.ProcessGroupGloo = ImpersonatedGloo
-    dist.ProcessGroupGloo = ImpersonatedGloo
+    for module in (c10d, dist):
+        setattr(module, "ProcessGroupGloo", ImpersonatedGloo)  # noqa: B010

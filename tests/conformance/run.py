@@ -74,9 +74,7 @@ def table(results: dict[str, str], passes_on_gloo: set[str], backend: str) -> li
     for name, outcome in sorted(results.items()):
         gloo = "passed" if name in passes_on_gloo else "not passed"
         lines.append(f"{name:{width}}  {gloo:10} {outcome}")
-    counts = {
-        kind: list(results.values()).count(kind) for kind in ("passed", "failed", "skipped")
-    }
+    counts = {kind: list(results.values()).count(kind) for kind in ("passed", "failed", "skipped")}
     summary = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     return [*lines, "", f"{backend}: {summary}; gloo passes {len(passes_on_gloo)} of the suite"]
 

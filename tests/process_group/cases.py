@@ -1,29 +1,77 @@
-"""The calls that are compared with the reference executor: which there are, and how to make one.
+"""The calls that are compared with the reference executor: which there are.
 
-A `Setting` fixes what belongs to a group (options, world size), a `Case` what belongs to a call.
-`matrix` lists all combinations for a world size; `thinned` keeps enough of them that any two values
-still meet in some case: each type and reduction with each size, each size with each layout, each
-layout with each setting, ...
+A `Setting` fixes what belongs to a group (options, world size), a `Case` what belongs to a call;
+how it is made is in `calls.py`. `matrix` lists all combinations for a world size; `thinned` keeps
+enough of them that any two values still meet in some case: each type with each size, each size with
+each layout, each layout with each setting, ...
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hybridcomm.reference import RedOp, run_collective
-from tests.support.tensors import DTYPES, LAYOUTS, Placed, difference, place, shape_for, values
+from tests.support.tensors import DTYPES, LAYOUTS, shape_for, values
 
 WORLDS = range(1, 9)
-FORMS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to call a collective.
+
+    Args:
+        collective: What it computes.
+        reduces: Whether it takes a reduction.
+        rooted: Whether it takes a root.
+        parts: Whether each rank's data has a part for every rank.
+        joins: Whether each rank's result has a part from every rank.
+        joined: Whether those parts lie in one tensor, else in a list.
+        in_place: Whether input and output may share memory.
+        uneven: Whether the parts are of different lengths.
+    """
+
+    collective: str
+    reduces: bool = False
+    rooted: bool = False
+    parts: bool = False
+    joins: bool = False
+    joined: bool = False
+    in_place: bool = False
+    uneven: bool = False
+
+
+FORMS = {
+    "all_reduce": Form("all_reduce", reduces=True),
+    "broadcast": Form("broadcast", rooted=True),
+    "reduce": Form("reduce", reduces=True, rooted=True),
+    "all_gather": Form("all_gather", joins=True, in_place=True),
+    "all_gather uneven": Form("all_gather", joins=True, in_place=True, uneven=True),
+    "all_gather_into_tensor": Form("all_gather", joins=True, joined=True, in_place=True),
+    "reduce_scatter": Form("reduce_scatter", reduces=True, parts=True, in_place=True),
+    "reduce_scatter uneven": Form(
+        "reduce_scatter", reduces=True, parts=True, in_place=True, uneven=True
+    ),
+    "reduce_scatter_tensor": Form(
+        "reduce_scatter", reduces=True, parts=True, joined=True, in_place=True
+    ),
+    "gather": Form("gather", rooted=True, joins=True, in_place=True),
+    "scatter": Form("scatter", rooted=True, parts=True, in_place=True),
+    "all_to_all": Form("all_to_all", parts=True, joins=True),
+    "all_to_all uneven": Form("all_to_all", parts=True, joins=True, uneven=True),
+    "all_to_all_single": Form("all_to_all", parts=True, joins=True, joined=True),
+    "all_to_all_single uneven": Form(
+        "all_to_all", parts=True, joins=True, joined=True, uneven=True
+    ),
+}
 SIZES = ("0", "1", "7", "1031", "slot - 1", "slot", "slot + 1", "segments")
 
 _FLOATS = frozenset(["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"])
@@ -71,8 +119,29 @@ class Setting:
         }
 
 
-_RING = {"all_reduce": "ring", "broadcast": "binomial", "all_gather": "ring"}
-_DIRECT = {"all_reduce": "two_shot", "broadcast": "direct", "all_gather": "direct"}
+_NEIGHBOURS = {
+    "all_reduce": "ring",
+    "broadcast": "chain",
+    "reduce": "binomial",
+    "all_gather": "ring",
+    "reduce_scatter": "ring",
+    "all_to_all": "pairwise",
+    "gather": "binomial",
+    "scatter": "binomial",
+}
+_DIRECT = dict.fromkeys(_NEIGHBOURS, "direct") | {"all_reduce": "two_shot"}
+_TREES = {
+    "all_reduce": "double_binary_tree",
+    "broadcast": "binomial",
+    "reduce": "binomial",
+    "all_gather": "bruck",
+    "reduce_scatter": "recursive_halving",
+    "all_to_all": "pairwise",
+    "gather": "binomial",
+    "scatter": "binomial",
+}
+_ONE_SHOT = _DIRECT | {"all_reduce": "one_shot"}
+_HALVING = _TREES | {"all_reduce": "halving_doubling"}
 
 
 def settings(world: int) -> tuple[Setting, ...]:
@@ -82,13 +151,16 @@ def settings(world: int) -> tuple[Setting, ...]:
         world: Number of ranks.
 
     Returns:
-        Both families of algorithms, each with one channel and with several.
+        Every algorithm, with one channel and with several.
     """
     return (
-        Setting("ring", world, _RING, channels=1, slots=2, slot_bytes=4096),
-        Setting("ring, 3 channels", world, _RING, channels=3, slots=4, slot_bytes=256),
+        Setting("neighbours", world, _NEIGHBOURS, channels=1, slots=2, slot_bytes=4096),
+        Setting("neighbours, 3 channels", world, _NEIGHBOURS, channels=3, slots=4, slot_bytes=256),
         Setting("direct", world, _DIRECT, channels=1, slots=2, slot_bytes=4096),
         Setting("direct, 2 channels", world, _DIRECT, channels=2, slots=4, slot_bytes=512),
+        Setting("trees", world, _TREES, channels=1, slots=3, slot_bytes=1024),
+        Setting("one shot, 2 channels", world, _ONE_SHOT, channels=2, slots=2, slot_bytes=2048),
+        Setting("halving, 2 channels", world, _HALVING, channels=2, slots=2, slot_bytes=512),
     )
 
 
@@ -97,15 +169,15 @@ class Case:
     """One call.
 
     Args:
-        form: The function of torch.distributed.
+        name: One of `FORMS`: the function of torch.distributed, and whether its parts are uneven.
         dtype: Name of the element type.
         op: Name of the reduction; "" if there is none.
         size: One of `SIZES`.
-        layout: One of `LAYOUTS`, or "in_place" for a gather whose input lies in its output.
-        root: Root rank of a broadcast, otherwise 0.
+        layout: One of `LAYOUTS`, or "in_place" where input and output share memory.
+        root: Root rank where there is one, otherwise 0.
     """
 
-    form: str
+    name: str
     dtype: str
     op: str
     size: str
@@ -113,9 +185,9 @@ class Case:
     root: int
 
     def __str__(self) -> str:
-        words = [self.form, self.op, self.dtype, f"size {self.size}", self.layout]
-        if self.form == "broadcast":
-            words.append(f"from {self.root}")
+        words = [self.name, self.op, self.dtype, f"size {self.size}", self.layout]
+        if self.form.rooted:
+            words.append(f"root {self.root}")
         return " ".join(filter(None, words))
 
     @property
@@ -124,12 +196,12 @@ class Case:
         return int.from_bytes(hashlib.blake2b(str(self).encode(), digest_size=4).digest(), "big")
 
     @property
-    def collective(self) -> str:
-        """The collective behind the function."""
-        return self.form.removesuffix("_into_tensor")
+    def form(self) -> Form:
+        """The way to call."""
+        return FORMS[self.name]
 
     def count(self, setting: Setting) -> int:
-        """Elements of each rank's tensor.
+        """Elements of each rank's tensor, or of one of its parts; of the average one if uneven.
 
         Args:
             setting: The group. Sizes around a slot are such that a chunk is as long as a slot.
@@ -139,26 +211,65 @@ class Case:
         """
         if self.size.isdecimal():
             return int(self.size)
-        ranks = setting.world if self.form == "all_reduce" else 1
+        ranks = setting.world if self.form.collective == "all_reduce" else 1
         slot = setting.slot_bytes // DTYPES[self.dtype].itemsize
         whole = slot * ranks * setting.channels
         if self.size == "segments":  # two and a piece, whatever a message's share of the slots
             return whole * setting.slots * 2 + slot // 2 + 3
         return whole + {"slot - 1": -1, "slot": 0, "slot + 1": 1}[self.size]
 
-    def input(self, setting: Setting, rank: int) -> Tensor:
-        """The data of one rank.
+    def lengths(self, setting: Setting, sender: int, receiver: int) -> int:
+        """Elements that go from one rank to another; of an uneven call some are none.
+
+        Args:
+            setting: The group.
+            sender: Whose data.
+            receiver: Whose result. Of an all-gather or reduce-scatter only one of the two counts.
+
+        Returns:
+            The number.
+        """
+        count = self.count(setting)
+        if not self.form.uneven:
+            return count
+        pair = {"all_gather": sender, "reduce_scatter": receiver}
+        mixed = pair.get(self.form.collective, 2 * sender + 3 * receiver)
+        return count * ((mixed + 1) % 3) // 2 + (mixed % 2 if count else 0)
+
+    def data(self, setting: Setting, rank: int) -> list[Tensor]:
+        """The data of one rank, as parts: one for every rank, or a single one for all.
 
         Args:
             setting: The group.
             rank: The rank.
 
         Returns:
-            A contiguous tensor of the shape that the call has.
+            Contiguous tensors, of one dimension if the parts are uneven.
         """
-        count = self.count(setting)
-        data = values(DTYPES[self.dtype], count, self.seed, rank)
-        return data.view(shape_for(self.layout, count))
+        to = range(setting.world) if self.form.parts else [rank]
+        lengths = [self.lengths(setting, rank, receiver) for receiver in to]
+        flat = values(DTYPES[self.dtype], sum(lengths), self.seed, rank)
+        return self._shaped(list(flat.split(lengths)))
+
+    def stale(self, setting: Setting, rank: int) -> list[Tensor]:
+        """What lies in the memory of a rank's result before the call, as parts.
+
+        Args:
+            setting: The group.
+            rank: The rank.
+
+        Returns:
+            As if a call before had left its result there, so that an element never written shows.
+        """
+        of = range(setting.world) if self.form.joins else [rank]
+        lengths = [self.lengths(setting, sender, rank) for sender in of]
+        flat = values(DTYPES[self.dtype], sum(lengths), self.seed + 1, rank)
+        return self._shaped(list(flat.split(lengths)))
+
+    def _shaped(self, parts: list[Tensor]) -> list[Tensor]:
+        if self.form.uneven:
+            return parts
+        return [part.view(shape_for(self.layout, part.numel())) for part in parts]
 
 
 Call = tuple[Setting, Case]
@@ -174,18 +285,17 @@ def matrix(world: int) -> list[Call]:
         Every combination that means something.
     """
     calls = []
-    for form in FORMS:
-        gather = form.startswith("all_gather")
+    for name, form in FORMS.items():
         kinds = [(dtype, op) for dtype in DTYPES for op in legal_ops(dtype)]
         every = product(
             settings(world),
-            kinds if form == "all_reduce" else [(dtype, "") for dtype in DTYPES],
+            kinds if form.reduces else [(dtype, "") for dtype in DTYPES],
             SIZES,
-            (*LAYOUTS, "in_place") if gather else LAYOUTS,
-            range(world if form == "broadcast" else 1),
+            (*LAYOUTS, "in_place") if form.in_place else LAYOUTS,
+            range(world if form.rooted else 1),
         )
         calls += [
-            (setting, Case(form, dtype, op, size, layout, root))
+            (setting, Case(name, dtype, op, size, layout, root))
             for setting, (dtype, op), size, layout, root in every
         ]
     return calls
@@ -234,7 +344,8 @@ def thinned(calls: Iterable[Call], seed: int) -> Iterator[Call]:
 def pairs(call: Call) -> set[Any]:
     """The pairs of values that meet in a call.
 
-    Type and reduction count as one value: what a reduction does depends on both.
+    Of an all-reduce, type and reduction count as one value: what a reduction does depends on both,
+    and is the same in all collectives that reduce.
 
     Args:
         call: The call.
@@ -243,8 +354,9 @@ def pairs(call: Call) -> set[Any]:
         Any two of its values, with their places, and the form.
     """
     setting, case = call
-    fields = (setting.name, (case.dtype, case.op), case.size, case.layout, case.root)
-    return {(case.form, pair) for pair in combinations(enumerate(fields), 2)}
+    kind = ((case.dtype, case.op),) if case.name == "all_reduce" else (case.dtype, case.op)
+    fields = (setting.name, case.size, case.layout, case.root, *kind)
+    return {(case.name, pair) for pair in combinations(enumerate(fields), 2)}
 
 
 def for_gloo(case: Case) -> bool:
@@ -256,12 +368,33 @@ def for_gloo(case: Case) -> bool:
     Returns:
         True if so.
     """
-    if case.layout not in ("contiguous", "offset"):
+    if case.layout not in ("contiguous", "offset") or case.form.uneven:
+        return False
+    if case.form.collective not in ("all_reduce", "broadcast", "all_gather"):
         return False
     moved = case.dtype in ("uint8", "int8", "int32", "int64", "float32", "float64", "float16")
     if case.op:
         return case.dtype in ("uint8", "int8", "int32", "int64") and case.op != "AVG"
     return moved
+
+
+def algorithm_of(case: Case, setting: Setting) -> str:
+    """The algorithm that carries a case out.
+
+    Args:
+        case: The call.
+        setting: The group.
+
+    Returns:
+        The setting's, but where integers are averaged: that is exact only where all operands meet.
+    """
+    form, dtype = case.form, DTYPES[case.dtype]
+    chosen = setting.algorithms[form.collective]
+    if case.op != "AVG" or dtype.is_floating_point or dtype.is_complex:
+        return chosen
+    if form.collective == "all_reduce":
+        return chosen if chosen in ("two_shot", "one_shot") else "two_shot"
+    return "direct"
 
 
 def expected(case: Case, setting: Setting) -> list[Tensor]:
@@ -272,115 +405,26 @@ def expected(case: Case, setting: Setting) -> list[Tensor]:
         setting: The group.
 
     Returns:
-        Each rank's result, as `begin` gives it, in some shape.
+        Each rank's result in one dimension, all parts of it; empty where it gets none.
     """
-    algorithm = setting.algorithms[case.collective]
-    if (
-        case.op == "AVG"
-        and not DTYPES[case.dtype].is_floating_point | DTYPES[case.dtype].is_complex
-    ):
-        algorithm = "two_shot"  # integers are averaged only where all operands meet
-    return run_collective(
-        case.collective,
-        algorithm,
-        [case.input(setting, rank) for rank in range(setting.world)],
+    form, ranks = case.form, range(setting.world)
+    flat = [torch.cat([part.reshape(-1) for part in case.data(setting, r)]) for r in ranks]
+    splits: Any = None
+    if form.uneven and form.collective == "all_to_all":
+        splits = [[case.lengths(setting, s, d) for d in ranks] for s in ranks]
+    elif form.uneven:
+        splits = [case.lengths(setting, r, r) for r in ranks]
+    elif form.parts:
+        flat = [tensor.view(setting.world, -1) for tensor in flat]
+    results = run_collective(
+        form.collective,
+        algorithm_of(case, setting),
+        flat,
         op=RedOp[case.op] if case.op else RedOp.SUM,
-        root=case.root if case.collective == "broadcast" else None,
+        root=case.root if form.rooted else None,
         channels=setting.channels,
+        splits=splits,
         # One segment: how many there are makes no difference, and the reference is quicker.
         slot_bytes=1 << 24,
     )
-
-
-@dataclass(frozen=True)
-class Performed:
-    """What a call did on one rank.
-
-    Args:
-        result: The result; a gather's is the ranks' tensors one after the other.
-        damage: Memory that should not have changed and did, in words; empty if none.
-    """
-
-    result: Tensor
-    damage: str
-
-
-def begin(
-    case: Case, setting: Setting, *, async_op: bool, group: dist.ProcessGroup | None = None
-) -> Callable[[], Performed]:
-    """Makes a call on this rank.
-
-    Args:
-        case: The call.
-        setting: What the group is.
-        async_op: Whether the call is asynchronous; a synchronous one is complete on return.
-        group: The group; None for the default one.
-
-    Returns:
-        A function that waits for the call and tells what it did.
-    """
-    rank = dist.get_rank(group)
-    layout = "contiguous" if case.layout == "in_place" else case.layout
-    data = case.input(setting, rank)
-    source = place(layout, data)
-    if not case.form.startswith("all_gather"):
-        if case.form == "all_reduce":
-            work = _all_reduce(source.view, getattr(dist.ReduceOp, case.op), group, async_op)
-        else:
-            work = dist.broadcast(source.view, None, group, async_op, group_src=case.root)
-        return _ending(work, lambda: Performed(source.view, _damage(tensor=source)))
-
-    # As if a call before had left its result there, so that an element never written shows.
-    world = setting.world
-    stale = values(data.dtype, world * data.numel(), case.seed + 1, rank).view(world, *data.shape)
-    if case.form == "all_gather":
-        outputs = [place(layout, tensor) for tensor in stale]
-        if case.layout == "in_place":
-            outputs[rank] = source
-        work = dist.all_gather([o.view for o in outputs], source.view, group, async_op)
-        return _ending(work, lambda: _gathered(case, source, data, outputs))
-    if case.layout == "in_place":  # with the output in its other legal shape, a stack
-        output = place(layout, stale)
-        source = Placed(output.view[rank].copy_(data), output.memory)
-    else:
-        output = place(layout, stale.flatten(0, 1))
-    work = dist.all_gather_into_tensor(output.view, source.view, group, async_op)
-    return _ending(work, lambda: _gathered(case, source, data, [output]))
-
-
-def _all_reduce(
-    tensor: Tensor, op: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None, async_op: bool
-) -> dist.Work | None:
-    work: dist.Work | None
-    if not tensor.is_complex():
-        work = dist.all_reduce(tensor, op, group, async_op)
-        return work
-    # dist.all_reduce makes floats of complex numbers, and refuses products: go past it.
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(op)
-    options.asyncOp = async_op
-    group = group or dist.group.WORLD
-    assert group is not None
-    work = group.allreduce([tensor], options)
-    return work
-
-
-def _gathered(case: Case, source: Placed, data: Tensor, outputs: list[Placed]) -> Performed:
-    damage = _damage(**{f"output {number}": output for number, output in enumerate(outputs)})
-    if case.layout != "in_place" and (source.damaged() or difference(source.view, data)):
-        damage += "; the input changed"
-    return Performed(torch.cat([output.view for output in outputs]), damage)
-
-
-def _ending(work: dist.Work | None, result: Callable[[], Performed]) -> Callable[[], Performed]:
-    def end() -> Performed:
-        if work is not None:
-            work.wait()
-        return result()
-
-    return end
-
-
-def _damage(**tensors: Placed) -> str:
-    found = {name: placed.damaged() for name, placed in tensors.items()}
-    return "; ".join(f"{name}: {words}" for name, words in found.items() if words)
+    return [result.reshape(-1) for result in results]

@@ -11,12 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.process_group.calls import Performed, begin
 from tests.process_group.cases import (
     WORLDS,
     Case,
-    Performed,
     Setting,
-    begin,
     expected,
     for_gloo,
     legal_ops,
@@ -26,7 +25,7 @@ from tests.process_group.cases import (
     thinned,
 )
 from tests.support.ranks import RankPool
-from tests.support.tensors import DTYPES, canonical, difference, digest
+from tests.support.tensors import DTYPES, canonical, difference, digest, shape_for
 from tests.support.worker import rank_of_call
 
 # How many wrong results a rank brings back; each may be large.
@@ -93,10 +92,10 @@ def _planted(kind: str, done: Performed, case: Case, setting: Setting) -> Perfor
     if kind == "bit":
         bad.view(-1).view(torch.uint8)[0] ^= 1
     elif kind == "transposed":
-        bad = bad.T.contiguous().view(bad.shape)
+        bad = bad.view(shape_for("transposed", bad.numel())).T.reshape(-1)
     else:
         assert kind == "stale"
-        bad.view(-1)[-1] = case.input(setting, dist.get_rank()).view(-1)[-1]
+        bad.view(-1)[-1] = case.data(setting, dist.get_rank())[0].view(-1)[-1]
     return replace(done, result=bad)
 
 
@@ -149,7 +148,9 @@ def test_a_planted_fault_is_found(pool: RankPool, kind: str) -> None:
     around = [replace(_PLANTED, size=size) for size in ("7", "1031", "1")]
     assert _compare(pool, around, setting) == []
     (line,) = _compare(pool, around, setting, Fault(_PLANTED, rank=2, kind=kind))
-    assert line.startswith("all_reduce SUM int32 size 1031 contiguous, rank 2 of ring, 3 ranks: ")
+    assert line.startswith(
+        "all_reduce SUM int32 size 1031 contiguous, rank 2 of neighbours, 3 ranks: "
+    )
     places = {"bit": "[0]", "stale": "[1030]", "damage": "planted"}
     assert places[kind] in line
 

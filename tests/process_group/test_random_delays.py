@@ -11,16 +11,8 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 import hybridcomm
-from tests.process_group.cases import (
-    Case,
-    Performed,
-    Setting,
-    begin,
-    expected,
-    for_gloo,
-    matrix,
-    settings,
-)
+from tests.process_group.calls import Performed, begin
+from tests.process_group.cases import Case, Setting, expected, for_gloo, matrix, settings
 from tests.support.ranks import RankPool
 from tests.support.tensors import digest
 from tests.support.worker import rank_of_call
