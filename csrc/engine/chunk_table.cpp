@@ -75,7 +75,9 @@ void check_buffers(const OperationArguments& arguments, const Spaces& spaces) {
   const uint64_t element = dtype_size(arguments.dtype);
   const uint64_t bytes = arguments.count * element;
   // Parts of ranks may differ in length; one tensor of all may not.
-  const bool parts = spaces.in.chunks != spaces.out.chunks || spaces.in.buffers > 1;
+  const Collective collective = arguments.program->collective();
+  const bool parts = collective != Collective::kAllReduce && collective != Collective::kBroadcast &&
+                     collective != Collective::kReduce;
   bool alike = arguments.splits == 0;
   const auto check = [&](const std::vector<Buffer>& buffers, const Space& space,
                          const char* which) {

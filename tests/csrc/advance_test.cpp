@@ -2,6 +2,7 @@
 // over real links with tiny slots; then with a thread for each rank, for ThreadSanitizer.
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "check.h"
 #include "programs.h"
@@ -12,10 +13,28 @@ namespace {
 using namespace hybridcomm;
 using namespace simulation;
 
-const char* const kAllReduce[] = {"all_reduce.ring", "all_reduce.two_shot",
-                                  "all_reduce.two_shot_mapped"};
-const char* const kMoves[] = {"broadcast.binomial", "broadcast.direct", "all_gather.ring",
-                              "all_gather.direct", "barrier.dissemination"};
+const char* const kReduces[] = {"all_reduce.ring",
+                                "all_reduce.two_shot",
+                                "all_reduce.one_shot",
+                                "all_reduce.double_binary_tree",
+                                "all_reduce.halving_doubling",
+                                "all_reduce.two_shot_mapped",
+                                "reduce_scatter.direct",
+                                "reduce_scatter.ring",
+                                "reduce_scatter.recursive_halving",
+                                "reduce.direct",
+                                "reduce.binomial"};
+const char* const kMoves[] = {"broadcast.binomial",   "broadcast.direct",    "broadcast.chain",
+                              "all_gather.ring",      "all_gather.direct",   "all_gather.bruck",
+                              "all_to_all.direct",    "all_to_all.pairwise", "gather.direct",
+                              "gather.binomial",      "scatter.direct",      "scatter.binomial",
+                              "barrier.dissemination"};
+// Those whose parts may differ in length.
+const char* const kUneven[] = {"all_gather.ring",     "all_gather.direct",
+                               "all_gather.bruck",    "all_to_all.direct",
+                               "all_to_all.pairwise", "gather.direct",
+                               "scatter.direct",      "reduce_scatter.direct",
+                               "reduce_scatter.ring", "reduce_scatter.recursive_halving"};
 
 void finds_planted_faults() {
   Case c;
@@ -99,13 +118,73 @@ void every_program_at_every_size() {
       }
     }
   };
-  for (const char* name : kAllReduce) sweep(name, true);
+  for (const char* name : kReduces) sweep(name, true);
   for (const char* name : kMoves) sweep(name, false);
+}
+
+void parts_that_differ_in_length() {
+  Random random(12);
+  for (const char* name : kUneven) {
+    for (uint32_t world = 1; world <= 8; ++world) {
+      for (const uint64_t count : {0, 1, 50, 777}) {
+        Case c;
+        c.name = name;
+        c.world = world;
+        c.channels = 1 + static_cast<uint32_t>(random() % 2);
+        c.slots = 2 + static_cast<uint32_t>(random() % 2);
+        c.in_place = random() % 2 == 0;
+        c.uneven = true;
+        c.seed = random() % 1000;
+        c.count = count;
+        check(c);
+      }
+    }
+  }
+}
+
+void refuses(const char* what, Case c, uint32_t rank,
+             const std::function<void(OperationArguments&)>& change = {}) {
+  std::string why;
+  try {
+    Simulation simulation(c, 1);
+    OperationArguments& arguments = simulation.call(rank, 0).arguments;
+    if (change) change(arguments);
+    std::unique_ptr<std::byte[]> temporaries;
+    chunk_table(arguments, temporaries);
+  } catch (const CommError& error) {
+    why = error.what();
+  }
+  CHECK(why.find(what) != std::string::npos, "expected '%s', got '%s'", what, why.c_str());
+}
+
+// A call's buffers must fit the program, whatever the other ranks bring.
+void refuses_buffers_that_do_not_fit() {
+  Case c;
+  c.world = 4;
+  c.count = 8;
+  c.name = "gather.direct";
+  const auto more = [](auto& a) { a.outputs.push_back(a.inputs[0]); };
+  const auto longer = [](auto& a) { a.inputs[0].bytes = 64; };
+  refuses("1 output buffers, needs 0", c, 1, more);
+  refuses("5 output buffers, needs 4", c, 2, more);
+  refuses("input buffer of 64 bytes, output buffer of 32", c, 2, longer);
+  refuses("no whole number of elements", c, 1, [](auto& a) { a.inputs[0].bytes = 31; });
+  refuses("buffers of 32 bytes, needs 36", c, 2, [](auto& a) { a.count = 9; });
+  c.name = "reduce.direct";
+  refuses("input buffer of 64 bytes, needs 32", c, 1, longer);
+  c.name = "reduce_scatter.ring";
+  refuses("input buffer of 32 bytes, output buffer of 64", c, 1,
+          [](auto& a) { a.outputs[0].bytes = 64; });
+  // Whoever passes on must know how long everything is.
+  c.name = "gather.binomial";
+  refuses("must all be equally long", c, 1, longer);
+  c.uneven = true;
+  refuses("must all be equally long", c, 2);
 }
 
 // How much one turn may do, and who gets the turns, changes no bit.
 void results_do_not_depend_on_the_order() {
-  for (const char* name : kAllReduce) {
+  for (const char* name : kReduces) {
     Case c;
     c.name = name;
     c.world = 5;
@@ -218,7 +297,7 @@ void threads() {
     c.slots = 2;
     c.name = "all_gather.written";
     go(c, gather_by_writing(world));
-    for (const char* name : kAllReduce) {
+    for (const char* name : kReduces) {
       c.name = name;
       go(c, {});
     }
@@ -234,6 +313,8 @@ void threads() {
 int main() {
   finds_planted_faults();
   every_program_at_every_size();
+  parts_that_differ_in_length();
+  refuses_buffers_that_do_not_fit();
   results_do_not_depend_on_the_order();
   a_barrier_holds();
   a_wrong_size_is_corrupt();

@@ -100,9 +100,31 @@ std::string refusal(const Bytes& bytes, const char* what) {
 }
 
 const char* const kNames[] = {
-    "all_reduce.ring",    "all_reduce.two_shot",  "all_reduce.two_shot_mapped",
-    "broadcast.binomial", "broadcast.direct",     "all_gather.ring",
-    "all_gather.direct",  "barrier.dissemination"};
+    "all_reduce.ring",
+    "all_reduce.two_shot",
+    "all_reduce.two_shot_mapped",
+    "all_reduce.one_shot",
+    "all_reduce.double_binary_tree",
+    "all_reduce.halving_doubling",
+    "broadcast.binomial",
+    "broadcast.direct",
+    "broadcast.chain",
+    "all_gather.ring",
+    "all_gather.direct",
+    "all_gather.bruck",
+    "barrier.dissemination",
+    "reduce_scatter.direct",
+    "reduce_scatter.ring",
+    "reduce_scatter.recursive_halving",
+    "all_to_all.direct",
+    "all_to_all.pairwise",
+    "reduce.direct",
+    "reduce.binomial",
+    "gather.direct",
+    "gather.binomial",
+    "scatter.direct",
+    "scatter.binomial",
+};
 
 void accepts_what_the_algorithms_write() {
   for (const char* name : kNames) {
@@ -196,6 +218,31 @@ void refuses_what_would_break_the_executor() {
   expect(writer().step(StepOp::kRecv, {1, 2}, {}, kNoChunk, 4), "several");
   expect(writer().step(StepOp::kReadReduce, {1}, {}, kNoChunk, 4, 8), "remote");
   expect(writer().step(StepOp::kCopy, {}, {}, 0, 4, kNoChunk, true), "finish");
+
+  // Chunks that only the root has: there is no memory behind the others' entries.
+  Writer rooted = writer();
+  rooted.collective = Collective::kGather;
+  rooted.inputs = 1;
+  rooted.temporaries = 1;
+  rooted.root = 2;
+  expect(Writer(rooted).recv(1, 1), "root's alone");
+  expect(Writer(rooted).recv(1, 4), "root's alone");
+  expect(Writer(rooted).step(StepOp::kCopy, {}, {}, 4, 5), "root's alone");
+  expect(Writer(rooted).step(StepOp::kWrite, {}, {1}, 0, kNoChunk, 4), "root's alone");
+  CHECK(refusal(Writer(rooted).recv(1, 5).bytes(), "a temporary").empty());
+  CHECK(refusal(Writer(rooted).step(StepOp::kWrite, {}, {2}, 0, kNoChunk, 4).bytes(), "w").empty());
+  rooted.collective = Collective::kScatter;
+  rooted.inputs = 4;
+  rooted.outputs = 1;
+  expect(Writer(rooted).send(1, 3), "root's alone");
+  CHECK(refusal(Writer(rooted).recv(1, 4).bytes(), "an output").empty());
+  rooted.rank = 2;
+  CHECK(refusal(Writer(rooted).send(1, 3).bytes(), "the root").empty());
+  rooted.root = kNoChunk;
+  expect(rooted, "root");
+  Writer unrooted = writer();
+  unrooted.root = 0;
+  expect(unrooted, "root");
 
   // Peer lists that overlap: sorting one would change the other.
   Writer overlap = writer();

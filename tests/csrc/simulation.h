@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -81,6 +83,7 @@ struct Case {
   RedOp redop = RedOp::kSum;
   uint64_t count = 1;  // elements
   bool in_place = true;
+  bool uneven = false;  // parts of the ranks differ in length, where the collective has parts
   uint32_t budget = 0;  // 0: drawn anew for each turn
   uint64_t seed = 1;
 
@@ -88,14 +91,17 @@ struct Case {
     return name + " world " + std::to_string(world) + " channels " + std::to_string(channels) +
            " slots " + std::to_string(slots) + "x" + std::to_string(slot_bytes) + " " +
            dtype_name(dtype) + " " + redop_name(redop) + " count " + std::to_string(count) +
-           (in_place ? " in place" : "") + " budget " + std::to_string(budget) + " seed " +
-           std::to_string(seed);
+           (in_place ? " in place" : "") + (uneven ? " uneven" : "") + " budget " +
+           std::to_string(budget) + " seed " + std::to_string(seed);
   }
 };
 
-// What rank `rank` contributes at `index` of operation `call`: distinct, and with sums that round.
-inline double contribution(const Case& c, uint32_t call, uint32_t rank, uint64_t index) {
+// What rank `rank` contributes at `index` of its input buffer `part` of operation `call`: distinct,
+// and with sums that round.
+inline double contribution(const Case& c, uint32_t call, uint32_t rank, uint32_t part,
+                           uint64_t index) {
   uint64_t bits = (c.seed * 64 + call * 16 + rank) * 0x9e3779b97f4a7c15u + index;
+  bits += part * 0xd1342543de82ef95u;
   bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ bits >> 27) * 0x94d049bb133111ebu;
   bits ^= bits >> 31;
@@ -116,36 +122,126 @@ inline double combine(const Case& c, double a, double b) {
              : static_cast<float>(static_cast<float>(a) + static_cast<float>(b));
 }
 
-inline double finished(const Case& c, double sum) {
-  if (c.redop != RedOp::kAvg) return rounded(c.dtype, sum);
-  if (c.dtype == DType::kInt32) return std::trunc(sum / c.world);
-  return rounded(c.dtype, static_cast<float>(sum) / static_cast<float>(c.world));
-}
-
-// The piece of the tensor in which `index` lies: cut into equal parts on cache line boundaries.
-inline uint32_t piece_of(const Case& c, uint64_t index) {
-  const uint64_t parts = uint64_t{c.channels} * c.world;
-  const uint64_t size = dtype_size(c.dtype);
-  const uint64_t piece = ((c.count + parts - 1) / parts * size + 63) / 64 * 64 / size;
-  return static_cast<uint32_t>(index / piece);
-}
-
-// What must be at `index` of the part that comes from `source` (all_gather only) on every rank.
-inline double expected(const Case& c, Collective collective, uint32_t call, uint32_t source,
-                       uint64_t index) {
-  const auto of = [&](uint32_t rank) { return contribution(c, call, rank, index); };
-  if (collective == Collective::kBroadcast) return of(c.world / 2);
-  if (collective == Collective::kAllGather) return of(source);
-  // A ring's piece j starts on rank j + 1 and is rounded at every hop; two shots reduce it at once
-  // in rank order and round once.
-  const bool ring = c.name == "all_reduce.ring";
-  const uint32_t first = ring ? (piece_of(c, index) + 1) % c.world : 0;
-  double sum = of(first);
-  for (uint32_t i = 1; i < c.world; ++i) {
-    sum = combine(c, sum, of((first + i) % c.world));
-    if (ring && i + 1 < c.world) sum = rounded(c.dtype, sum);
+// The order in which a piece is reduced, as the verifier says it, "((0 + 1) + 2)", in postfix form:
+// a rank is pushed, -n reduces the last n.
+class Expression {
+ public:
+  explicit Expression(const std::string& text) {
+    std::vector<int> operands;
+    for (size_t at = 0; at < text.size(); ++at) {
+      if (text[at] == '(') {
+        operands.push_back(0);
+      } else if (text[at] == ')') {
+        postfix_.push_back(-operands.back());
+        operands.pop_back();
+        if (!operands.empty()) ++operands.back();
+      } else if (std::isdigit(static_cast<unsigned char>(text[at])) != 0) {
+        size_t digits = 0;
+        postfix_.push_back(std::stoi(text.substr(at), &digits));
+        at += digits - 1;
+        if (!operands.empty()) ++operands.back();
+      }
+    }
   }
-  return c.world == 1 ? sum : finished(c, sum);
+
+  // Each reduction adds up in rank order and rounds once; the last one also takes the average.
+  template <class Of>
+  double value(const Case& c, Of&& of) const {
+    std::vector<double> stack;
+    for (size_t at = 0; at < postfix_.size(); ++at) {
+      if (postfix_[at] >= 0) {
+        stack.push_back(of(static_cast<uint32_t>(postfix_[at])));
+        continue;
+      }
+      const size_t first = stack.size() - static_cast<size_t>(-postfix_[at]);
+      double sum = stack[first];
+      for (size_t i = first + 1; i < stack.size(); ++i) sum = combine(c, sum, stack[i]);
+      stack.resize(first);
+      stack.push_back(at + 1 == postfix_.size() ? finished(c, sum) : rounded(c.dtype, sum));
+    }
+    return stack.back();
+  }
+
+ private:
+  static double finished(const Case& c, double sum) {
+    if (c.redop != RedOp::kAvg) return rounded(c.dtype, sum);
+    if (c.dtype == DType::kInt32) return std::trunc(sum / c.world);
+    return rounded(c.dtype, static_cast<float>(sum) / static_cast<float>(c.world));
+  }
+
+  std::vector<int> postfix_;
+};
+
+// Per piece; none for a collective that does not reduce.
+inline std::vector<Expression> expressions(const Case& c) {
+  std::vector<Expression> result;
+  std::ifstream file(programs::prefix(c.name, c.world, c.channels) + ".expressions");
+  for (std::string line; std::getline(file, line);) result.emplace_back(line);
+  return result;
+}
+
+// The part in which element `index` of `count` lies: cut into equal ones on cache line boundaries.
+inline uint64_t part_of(const Case& c, uint64_t count, uint64_t parts, uint64_t index) {
+  const uint64_t size = dtype_size(c.dtype);
+  return index / (((count + parts - 1) / parts * size + 63) / 64 * 64 / size);
+}
+
+// ---- buffers ------------------------------------------------------------------------------------
+
+// Buffers of one rank.
+struct Buffers {
+  uint32_t inputs, outputs;
+};
+
+inline Buffers buffers_of(const Case& c, Collective collective, uint32_t rank) {
+  const bool root = rank == c.world / 2;
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kBroadcast: return {1, 1};
+    case Collective::kAllGather: return {1, c.world};
+    case Collective::kReduceScatter: return {c.world, 1};
+    case Collective::kAllToAll: return {c.world, c.world};
+    case Collective::kReduce: return {1, root ? 1u : 0u};
+    case Collective::kGather: return {1, root ? c.world : 0};
+    case Collective::kScatter: return {root ? c.world : 0, 1};
+    default: return {0, 0};
+  }
+}
+
+// Elements that go from one rank to another.
+inline uint64_t elements(const Case& c, Collective collective, uint32_t from, uint32_t to) {
+  const auto some = [&c](uint32_t number) { return c.count * (number % 4) / 3; };
+  if (!c.uneven) return c.count;
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kGather: return some(from + 2);
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return some(to + 2);
+    case Collective::kAllToAll: return some(from * 3 + to * 5 + 2);
+    default: return c.count;
+  }
+}
+
+// What must be at `index` of output buffer `buffer` of a rank.
+inline double expected(const Case& c, const std::vector<Expression>& reduced, Collective collective,
+                       uint32_t call, uint32_t rank, uint32_t buffer, uint64_t index) {
+  const uint32_t root = c.world / 2;
+  const auto reduction = [&](uint64_t piece, uint32_t part) {
+    return reduced.at(piece).value(
+        c, [&](uint32_t from) { return contribution(c, call, from, part, index); });
+  };
+  const uint64_t own = elements(c, collective, root, rank);
+  switch (collective) {
+    case Collective::kAllReduce:
+      return reduction(part_of(c, c.count, uint64_t{c.channels} * c.world, index), 0);
+    case Collective::kReduce: return reduction(part_of(c, c.count, c.channels, index), 0);
+    case Collective::kReduceScatter:
+      return reduction(part_of(c, own, c.channels, index) * c.world + rank, rank);
+    case Collective::kBroadcast: return contribution(c, call, root, 0, index);
+    case Collective::kScatter: return contribution(c, call, root, rank, index);
+    case Collective::kAllToAll: return contribution(c, call, buffer, rank, index);
+    default: return contribution(c, call, buffer, 0, index);  // of rank `buffer`
+  }
 }
 
 // ---- ranks --------------------------------------------------------------------------------------
@@ -156,7 +252,7 @@ inline constexpr auto kUntouched = std::byte{0xa5};
 // One call on one rank: buffers with guards around them, and the execution.
 struct Call {
   OperationArguments arguments;
-  std::vector<std::byte> memory;  // guard, output, guard, input unless in place, guard
+  std::vector<std::byte> memory;  // all buffers, with a guard before and after each
   std::unique_ptr<std::byte[]> temporaries;
   std::vector<Chunk> chunks;
   std::vector<Chunk> remote;
@@ -169,7 +265,7 @@ class Simulation {
  public:
   Simulation(const Case& c, uint32_t calls,
              std::vector<std::shared_ptr<const Program>> programs = {})
-      : case_(c), random_(c.seed), programs_(std::move(programs)) {
+      : case_(c), reduced_(expressions(c)), random_(c.seed), programs_(std::move(programs)) {
     region_ = shm::Region::create_anonymous({c.world, c.channels, c.slots, c.slot_bytes});
     if (programs_.empty()) {
       for (uint32_t rank = 0; rank < c.world; ++rank) {
@@ -257,36 +353,55 @@ class Simulation {
 
  private:
   Collective collective() const { return programs_[0]->collective(); }
-  uint64_t bytes() const {
-    return collective() == Collective::kBarrier ? 0 : case_.count * dtype_size(case_.dtype);
-  }
-  uint32_t parts() const { return collective() == Collective::kAllGather ? case_.world : 1; }
-  // In place the input of an all_gather is this rank's part of its output.
-  uint64_t input_at(uint32_t rank) const {
-    if (!case_.in_place) return kGuard + parts() * (bytes() + kGuard);
-    return kGuard + (parts() == 1 ? 0 : rank) * (bytes() + kGuard);
+  // The one input that is in place lies on the one output, or on or under the rank's own of many.
+  static uint32_t own(uint32_t rank, uint32_t buffers) { return buffers > 1 ? rank : 0; }
+  bool in_place(uint32_t rank) const {
+    const Buffers here = buffers_of(case_, collective(), rank);
+    return case_.in_place && here.inputs > 0 && here.outputs > 0 &&
+           collective() != Collective::kAllToAll;
   }
 
   void set_up(uint32_t rank, uint32_t number) {
     const Case& c = case_;
     Call& call = calls_[rank][number];
-    const uint64_t size = bytes();
-    call.memory.assign(kGuard + (parts() + 1) * (size + kGuard), kUntouched);
+    const Buffers here = buffers_of(c, collective(), rank);
+    const uint64_t element = dtype_size(c.dtype);
+    std::vector<uint64_t> places;
+    uint64_t end = kGuard;
+    const auto place = [&](uint64_t count) {
+      places.push_back(end);
+      end += count * element + kGuard;
+    };
+    // Where there is one buffer for all, what it holds goes to or comes from this rank.
+    for (uint32_t i = 0; i < here.outputs; ++i) {
+      place(elements(c, collective(), here.outputs > 1 ? i : rank, rank));
+    }
+    for (uint32_t i = 0; i < here.inputs; ++i) {
+      place(elements(c, collective(), rank, here.inputs > 1 ? i : rank));
+    }
+    call.memory.assign(end, kUntouched);
+
     OperationArguments& arguments = call.arguments;
     arguments.program = programs_[rank];
     arguments.algorithm = c.name;
     arguments.dtype = c.dtype;
     arguments.redop = c.redop;
     arguments.count = c.count;
-    if (collective() != Collective::kBarrier) {
-      std::byte* input = call.memory.data() + input_at(rank);
-      for (uint64_t i = 0; i < c.count; ++i) {
-        store(c.dtype, input + i * dtype_size(c.dtype), contribution(c, number, rank, i));
+    arguments.splits = c.uneven ? 1 : 0;
+    for (uint32_t i = 0; i < here.outputs; ++i) {
+      const uint64_t bytes = elements(c, collective(), here.outputs > 1 ? i : rank, rank) * element;
+      arguments.outputs.push_back({call.memory.data() + places[i], bytes});
+    }
+    for (uint32_t i = 0; i < here.inputs; ++i) {
+      const uint64_t count = elements(c, collective(), rank, here.inputs > 1 ? i : rank);
+      std::byte* input = call.memory.data() + places[here.outputs + i];
+      if (in_place(rank) && i == own(rank, here.inputs)) {
+        input = static_cast<std::byte*>(arguments.outputs[own(rank, here.outputs)].data);
       }
-      arguments.inputs = {{input, size}};
-      for (uint32_t part = 0; part < parts(); ++part) {
-        arguments.outputs.push_back({call.memory.data() + kGuard + part * (size + kGuard), size});
+      for (uint64_t k = 0; k < count; ++k) {
+        store(c.dtype, input + k * element, contribution(c, number, rank, i, k));
       }
+      arguments.inputs.push_back({input, count * element});
     }
     call.chunks = chunk_table(arguments, call.temporaries);
     const Program& program = *programs_[rank];
@@ -350,13 +465,15 @@ class Simulation {
     };
     std::string text;
     for (uint32_t part = 0; part < call.arguments.outputs.size() && text.empty(); ++part) {
-      text = check(call.arguments.outputs[part],
-                   [&](uint64_t i) { return expected(case_, collective(), number, part, i); });
+      text = check(call.arguments.outputs[part], [&](uint64_t i) {
+        return expected(case_, reduced_, collective(), number, rank, part, i);
+      });
     }
-    for (const Buffer& input : call.arguments.inputs) {
-      if (!case_.in_place && text.empty()) {
-        text = check(input, [&](uint64_t i) { return contribution(case_, number, rank, i); });
-      }
+    const auto inputs = static_cast<uint32_t>(call.arguments.inputs.size());
+    for (uint32_t part = 0; part < inputs && text.empty(); ++part) {
+      if (in_place(rank) && part == own(rank, inputs)) continue;
+      text = check(call.arguments.inputs[part],
+                   [&](uint64_t i) { return contribution(case_, number, rank, part, i); });
     }
     for (size_t i = 0; i < used.size() && text.empty(); ++i) {
       if (!used[i] && call.memory[i] != kUntouched) text = "a guard was overwritten";
@@ -365,6 +482,7 @@ class Simulation {
   }
 
   Case case_;
+  std::vector<Expression> reduced_;
   Random random_;
   std::vector<std::shared_ptr<const Program>> programs_;
   std::shared_ptr<shm::Region> region_;

@@ -11,11 +11,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hybridcomm.programs import algorithms, build, collectives
+from hybridcomm.programs import algorithms, build, collectives, verify
 from hybridcomm.programs.flat import encode
+from hybridcomm.programs.layout import Layout, collective_named
 
-WORLDS = range(1, 9)
-CHANNELS = (1, 2)
+SHAPES = [(world, channels) for world in range(1, 9) for channels in (1, 2)] + [(64, 1)]
 
 
 def write(directory: Path, world: int, channels: int) -> None:
@@ -29,15 +29,18 @@ def write(directory: Path, world: int, channels: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for collective in collectives():
         # Not rank 0, so that a root that is mistaken for it shows.
-        root = world // 2 if collective == "broadcast" else None
+        rooted = Layout(collective_named(collective), world, channels).rooted
+        root = world // 2 if rooted else None
         for algorithm in algorithms(collective):
             program = build(collective, algorithm, world, channels=channels, root=root)
             for rank in range(world):
                 path = directory / f"{collective}.{algorithm}.rank{rank}"
                 path.write_bytes(encode(program.rank_program(rank)))
+            if program.layout.reduces and world <= 8:
+                lines = [f"{value}\n" for value in verify(program).reductions]
+                (directory / f"{collective}.{algorithm}.expressions").write_text("".join(lines))
 
 
 if __name__ == "__main__":
-    for world in WORLDS:
-        for channels in CHANNELS:
-            write(Path(sys.argv[1]) / f"w{world}c{channels}", world, channels)
+    for world, channels in SHAPES:
+        write(Path(sys.argv[1]) / f"w{world}c{channels}", world, channels)

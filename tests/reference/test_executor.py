@@ -122,13 +122,7 @@ def wanted_results(
 def rows(collective: str, tensor: Tensor, world: int) -> Tensor:
     """The tensor as this collective takes it: with a row for each rank where it is cut so."""
     cut = collective in ("reduce_scatter", "scatter", "all_to_all")
-    return (
-        tensor.view(world, -1)
-        if cut and tensor.numel()
-        else tensor.view(world, 0)
-        if cut
-        else tensor
-    )
+    return tensor.view(world, tensor.numel() // world) if cut else tensor
 
 
 def root_of(collective: str, world: int) -> int | None:
