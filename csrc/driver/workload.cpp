@@ -58,7 +58,7 @@ std::vector<NamedProgram> load_programs(const std::vector<std::string>& prefixes
     if (!file) throw CommError(ErrorKind::kInvalid, "cannot read " + path);
     const std::string text((std::istreambuf_iterator<char>(file)), {});
     try {
-      programs.push_back({prefix.substr(prefix.find_last_of('/') + 1).substr(0, 31),
+      programs.push_back({prefix.substr(prefix.find_last_of('/') + 1),
                           Program::parse(std::as_bytes(std::span(text.data(), text.size())))});
     } catch (const CommError& error) {
       throw CommError(ErrorKind::kInvalid, path + ": " + error.what());
@@ -89,16 +89,16 @@ std::optional<std::string> SharedStore::try_get(const std::string& key) {
   return std::nullopt;
 }
 
-uint32_t Workload::value(uint64_t iteration, uint32_t rank, uint64_t index) const {
-  return static_cast<uint32_t>((index * 5 + rank * 3 + iteration) % 13);
+uint32_t Workload::value(uint64_t iteration, uint32_t rank, uint32_t part, uint64_t index) const {
+  uint64_t bits = (((iteration * 1024 + rank) * 1024 + part) << 32 | index) + 1;
+  bits = (bits ^ bits >> 31) * 0x9e3779b97f4a7c15u;
+  return static_cast<uint32_t>((bits >> 40) % 13);
 }
 
-double Workload::expected(const Program& program, uint64_t iteration, uint32_t source,
-                          uint64_t index) const {
-  if (program.collective() != Collective::kAllReduce) return value(iteration, source, index);
-  double result = value(iteration, 0, index);
+double Workload::reduced(uint64_t iteration, uint32_t part, uint64_t index) const {
+  double result = value(iteration, 0, part, index);
   for (uint32_t rank = 1; rank < world_; ++rank) {
-    const double next = value(iteration, rank, index);
+    const double next = value(iteration, rank, part, index);
     switch (options_.redop) {
       case RedOp::kSum: result += next; break;
       case RedOp::kMin: result = std::min(result, next); break;
@@ -109,59 +109,86 @@ double Workload::expected(const Program& program, uint64_t iteration, uint32_t s
   return result;
 }
 
-OperationArguments Workload::arguments(const NamedProgram& program) {
+double Workload::expected(const Program& program, uint64_t iteration, uint32_t part,
+                          uint64_t index) const {
+  switch (program.collective()) {
+    case Collective::kAllReduce:
+    case Collective::kReduce: return reduced(iteration, 0, index);
+    case Collective::kReduceScatter: return reduced(iteration, rank_, index);
+    case Collective::kBroadcast: return value(iteration, program.root(), 0, index);
+    case Collective::kScatter: return value(iteration, program.root(), rank_, index);
+    case Collective::kAllToAll: return value(iteration, part, rank_, index);
+    default: return value(iteration, part, 0, index);  // of each rank its tensor
+  }
+}
+
+OperationArguments Workload::arguments(const NamedProgram& named) {
+  const Program& program = *named.program;
+  const bool root = rank_ == program.root();
   OperationArguments arguments;
-  arguments.program = program.program;
-  arguments.algorithm = program.name;
+  arguments.program = named.program;
+  arguments.algorithm = named.name.substr(named.name.find('.') + 1).substr(0, 31);
   arguments.timeout = std::chrono::milliseconds(options_.timeout_ms);
-  if (program.program->collective() == Collective::kBarrier) return arguments;
+  uint32_t inputs = 1, outputs = 1;
+  switch (program.collective()) {
+    case Collective::kBarrier: return arguments;
+    case Collective::kAllReduce:
+    case Collective::kBroadcast: break;
+    case Collective::kAllGather: outputs = world_; break;
+    case Collective::kReduceScatter: inputs = world_; break;
+    case Collective::kAllToAll: inputs = outputs = world_; break;
+    case Collective::kReduce: outputs = root ? 1 : 0; break;
+    case Collective::kGather: outputs = root ? world_ : 0; break;
+    case Collective::kScatter: inputs = root ? world_ : 0; break;
+    case Collective::kSendRecv:
+      throw CommError(ErrorKind::kInvalid, named.name + " is no collective");
+  }
   arguments.dtype = options_.dtype;
   arguments.redop = options_.redop;
   arguments.count = options_.count;
   const uint64_t bytes = options_.count * dtype_size(options_.dtype);
-  input_.resize(bytes);
-  arguments.inputs = {{input_.data(), bytes}};
-  if (program.program->collective() == Collective::kAllGather) {
-    output_.resize(bytes * world_);
-    for (uint32_t rank = 0; rank < world_; ++rank) {
-      arguments.outputs.push_back({output_.data() + rank * bytes, bytes});
+  const auto lay_out = [bytes](std::vector<std::byte>& memory, uint32_t parts) {
+    memory.resize(bytes * parts);
+    std::vector<Buffer> buffers;
+    for (uint32_t part = 0; part < parts; ++part) {
+      buffers.push_back({memory.data() + part * bytes, bytes});
     }
-  } else {
-    arguments.outputs = arguments.inputs;
-  }
+    return buffers;
+  };
+  arguments.inputs = lay_out(input_, inputs);
+  const bool one_tensor = inputs == 1 && outputs == 1;
+  arguments.outputs = one_tensor ? arguments.inputs : lay_out(output_, outputs);
   return arguments;
 }
 
 std::string Workload::run(Communicator& communicator, const NamedProgram& named,
                           uint64_t iteration) {
-  const Program& program = *named.program;
   OperationArguments call = arguments(named);
+  const std::vector<Buffer> outputs = call.outputs;
   const uint64_t size = dtype_size(options_.dtype);
-  const bool data = program.collective() != Collective::kBarrier;
-  for (uint64_t i = 0; data && i < options_.count; ++i) {
-    store(options_.dtype, input_.data() + i * size, value(iteration, rank_, i));
+  for (uint32_t part = 0; part < call.inputs.size(); ++part) {
+    std::byte* input = static_cast<std::byte*>(call.inputs[part].data);
+    for (uint64_t i = 0; i < options_.count; ++i) {
+      store(options_.dtype, input + i * size, value(iteration, rank_, part, i));
+    }
   }
   if (options_.async) {
     communicator.wait(communicator.submit(std::move(call)), std::chrono::milliseconds(0));
   } else {
     communicator.run(std::move(call));
   }
-  if (!data) return {};
-  const bool gathers = program.collective() == Collective::kAllGather;
-  std::byte* result = gathers ? output_.data() : input_.data();
-  if (options_.plant == "stale" && iteration == 3 && options_.count > 0) {
-    store(options_.dtype, result, value(iteration, rank_, 0) + 1);
-  }
-  const uint32_t sources = gathers ? world_ : 1;
-  for (uint32_t source = 0; source < sources; ++source) {
-    const uint32_t from = gathers ? source : program.root() == kNoChunk ? 0 : program.root();
+  for (uint32_t part = 0; part < outputs.size(); ++part) {
+    std::byte* result = static_cast<std::byte*>(outputs[part].data);
     for (uint64_t i = 0; i < options_.count; ++i) {
-      const double got = load(options_.dtype, result + (source * options_.count + i) * size);
-      const double want = expected(program, iteration, from, i);
+      const double want = expected(*named.program, iteration, part, i);
+      if (options_.plant == "stale" && iteration == 3) {
+        store(options_.dtype, result + i * size, static_cast<uint32_t>(want) + 1);
+      }
+      const double got = load(options_.dtype, result + i * size);
       if (got == want) continue;
       std::ostringstream out;
       out << named.name << ", operation " << iteration << ", rank " << rank_ << ", element " << i
-          << " of part " << source << ": " << got << " instead of " << want;
+          << " of part " << part << ": " << got << " instead of " << want;
       return out.str();
     }
   }

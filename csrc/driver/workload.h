@@ -41,7 +41,8 @@ class SharedStore : public KeyValueStore {
   SharedTable& table_;
 };
 
-// Input and output of one operation, filled and checked.
+// Inputs and outputs of one operation, filled and checked. What one rank has for another, or gets
+// from another, is as long for all.
 class Workload {
  public:
   Workload(const Options& options, uint32_t rank, uint32_t world)
@@ -54,11 +55,14 @@ class Workload {
   double time(Communicator& communicator, const NamedProgram& program);
 
  private:
+  // Lays out the buffers; in place where input and output are one tensor.
   OperationArguments arguments(const NamedProgram& program);
-  // What rank `rank` contributes at `index`: small integers, which every dtype holds exactly.
-  uint32_t value(uint64_t iteration, uint32_t rank, uint64_t index) const;
-  double expected(const Program& program, uint64_t iteration, uint32_t source,
-                  uint64_t index) const;
+  // What rank `rank` contributes at `index` of its buffer `part`: small integers, which every dtype
+  // holds exactly.
+  uint32_t value(uint64_t iteration, uint32_t rank, uint32_t part, uint64_t index) const;
+  // What must be at `index` of this rank's output buffer `part`.
+  double expected(const Program& program, uint64_t iteration, uint32_t part, uint64_t index) const;
+  double reduced(uint64_t iteration, uint32_t part, uint64_t index) const;
 
   const Options& options_;
   uint32_t rank_;
