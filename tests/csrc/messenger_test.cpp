@@ -133,6 +133,26 @@ void any_source_takes_from_all() {
   });
 }
 
+void more_peers_than_bells() {
+  constexpr uint32_t kWorld = 70;
+  static_assert(kWorld > kMaxBells + 1);
+  const Office office(kWorld, 64);
+  std::thread senders([&] {
+    for (uint32_t rank = kWorld - 1; rank > 0; --rank) {
+      // Now and then the receiver has gone to sleep.
+      if (rank % 8 == 0) std::this_thread::sleep_for(milliseconds(2));
+      Bytes out = pattern(rank, 10);
+      office[rank].run(send_to(0, out));
+    }
+  });
+  for (uint32_t rank = kWorld - 1; rank > 0; --rank) {
+    Bytes in(10);
+    const auto message = office[0].run(recv_from(kAny, in));
+    CHECK(difference(in, static_cast<uint64_t>(message->source())).empty());
+  }
+  senders.join();
+}
+
 // ---- many at once -------------------------------------------------------------------------------
 
 void both_send_first() {
@@ -281,6 +301,7 @@ int main() {
   a_message_overtakes_others();
   receives_match_in_the_order_of_posting();
   any_source_takes_from_all();
+  more_peers_than_bells();
   both_send_first();
   everybody_to_everybody();
   a_slow_peer_holds_up_nobody();

@@ -80,6 +80,7 @@ if [[ $sanitizer != thread ]]; then
   command=("$driver" kill)
   passes "20 deaths" --world 3 --programs "$(prefixes 3 1)" --survivors "$two" "${small[@]}" \
     --count 333 --rounds 20
+  passes "20 deaths among messages" --world 3 --messages "${small[@]}" --count 333 --rounds 20
   command=("$driver" run)
 fi
 passes "nothing but headers" --world 3 --programs "$(prefixes 3 1)" --count 0 --iterations 500
