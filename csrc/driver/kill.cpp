@@ -10,6 +10,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <random>
 #include <sstream>
@@ -176,23 +177,28 @@ std::vector<Phase> phases(const Options& options) {
 
 struct Tally {
   std::array<uint64_t, kPhases> killed_in{};
+  std::vector<uint64_t> killed_during;  // by program
   std::vector<double> latencies_ms;
   std::vector<std::string> failures;
 };
 
-// Stops the victim again and again until it stands in `target`, which may last only nanoseconds.
-// Gives up after a while, and leaves it stopped.
-void stop_in_phase(Round& round, pid_t pid, uint32_t victim, Phase target) {
+// Stops the victim again and again until `holds`, which may last only nanoseconds. Gives up after a
+// while, and leaves it stopped.
+void stop_when(pid_t pid, const std::function<bool()>& holds) {
   const int64_t until = now_ns() + 1'000'000'000;
   while (true) {
     ::kill(pid, SIGSTOP);
     int status = 0;
     if (waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status)) return;
-    if (load_relaxed(phase_of(round, victim)) == static_cast<uint32_t>(target)) return;
-    if (now_ns() > until) return;
+    if (holds() || now_ns() > until) return;
     ::kill(pid, SIGCONT);
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+}
+
+// Which program a rank is at, or has just ended.
+size_t program_of(const Options& options, const Round& round, uint32_t rank) {
+  return load_relaxed(round.begun[rank]) % options.programs.size();
 }
 
 void play(const Options& options, uint64_t number, std::mt19937_64& random, Tally& tally) {
@@ -210,8 +216,8 @@ void play(const Options& options, uint64_t number, std::mt19937_64& random, Tall
                              std::to_string(victim) + ": " + what);
   };
 
-  // Half of the rounds at a random time, half in a phase, each in turn, that random times rarely
-  // hit.
+  // Half of the rounds at a random time in one of the programs, each in turn; half in a phase, each
+  // in turn, that random times rarely hit.
   const bool aimed = number % 2 == 1;
   const std::vector<Phase> targets = phases(options);
   const Phase target = targets[(number / 2) % targets.size()];
@@ -229,9 +235,15 @@ void play(const Options& options, uint64_t number, std::mt19937_64& random, Tall
   await(round, world);
   if (!aimed) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    if (!options.messages) {
+      const size_t program = number / 2 % options.programs.size();
+      stop_when(children[victim], [&] { return program_of(options, round, victim) == program; });
+    }
   } else {
     if (target != Phase::kConnect) await_operations(round, victim, 1 + random() % 50);
-    stop_in_phase(round, children[victim], victim, target);
+    stop_when(children[victim], [&] {
+      return load_relaxed(phase_of(round, victim)) == static_cast<uint32_t>(target);
+    });
   }
   const int64_t killed_at = now_ns();
   const bool spare = options.plant == "spare";
@@ -254,6 +266,7 @@ void play(const Options& options, uint64_t number, std::mt19937_64& random, Tall
   }
   const auto phase = static_cast<Phase>(load_relaxed(phase_of(round, victim)));
   ++tally.killed_in[static_cast<uint32_t>(phase)];
+  if (!options.messages) ++tally.killed_during[program_of(options, round, victim)];
 
   for (uint32_t rank = 0; rank < world; ++rank) {
     if (!gone[rank]) {
@@ -294,6 +307,7 @@ int kill_mode(const Options& options) {
   }
   std::mt19937_64 random(options.seed);
   Tally tally;
+  tally.killed_during.resize(options.programs.size());
   for (uint64_t round = 0; round < options.rounds; ++round) play(options, round, random, tally);
 
   std::sort(tally.latencies_ms.begin(), tally.latencies_ms.end());
@@ -307,6 +321,12 @@ int kill_mode(const Options& options) {
   for (uint32_t phase = 0; phase < kPhases; ++phase) {
     std::cout << (phase == 0 ? "" : ", ") << '"' << phase_name(static_cast<Phase>(phase))
               << "\": " << tally.killed_in[phase];
+  }
+  std::cout << R"(}, "killed_during": {)";
+  for (size_t at = 0; at < options.programs.size(); ++at) {
+    const std::string& prefix = options.programs[at];
+    std::cout << (at == 0 ? "" : ", ") << '"' << prefix.substr(prefix.find_last_of('/') + 1)
+              << "\": " << tally.killed_during[at];
   }
   std::cout << R"(}, "raised_after_ms": {"median": )" << quantile(0.5) << R"(, "p99": )"
             << quantile(0.99) << R"(, "max": )" << quantile(1.0) << R"(}, "failures": )"

@@ -39,7 +39,7 @@ def built() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def prefixes(world: int, channels: int = 1) -> list[str]:
+def prefixes(world: int, channels: int = 1, collective: str = "") -> list[str]:
     """All programs that the driver can run.
 
     It maps no memory of its callers, so those that need it are left out.
@@ -47,6 +47,7 @@ def prefixes(world: int, channels: int = 1) -> list[str]:
     Args:
         world: Number of ranks.
         channels: Number of channels.
+        collective: Only this collective's.
 
     Returns:
         What ``--programs`` takes, one for each algorithm.
@@ -54,11 +55,18 @@ def prefixes(world: int, channels: int = 1) -> list[str]:
     folder = PROGRAMS / f"w{world}c{channels}"
     names = sorted(path.stem for path in folder.glob("*.rank0"))
     found = [str(folder / name) for name in names if not name.endswith("_mapped")]
-    assert len(found) >= 7
-    return found
+    assert len(found) >= 23
+    return [path for path in found if f"/{collective}" in path]
 
 
-def run(mode: str, world: int, *arguments: object, channels: int = 1, limit: float = 60) -> Outcome:
+def run(
+    mode: str,
+    world: int,
+    *arguments: object,
+    channels: int = 1,
+    collective: str = "",
+    limit: float = 60,
+) -> Outcome:
     """Run the driver over all programs, and see that no process of it is left.
 
     Args:
@@ -66,13 +74,14 @@ def run(mode: str, world: int, *arguments: object, channels: int = 1, limit: flo
         world: Number of ranks.
         arguments: Further options.
         channels: Number of channels.
+        collective: Only this collective's programs.
         limit: Seconds after which the run counts as hung.
 
     Returns:
         How it ended.
     """
     command = [DRIVER, mode, "--world", world, "--channels", channels]
-    command += ["--programs", ",".join(prefixes(world, channels)), *arguments]
+    command += ["--programs", ",".join(prefixes(world, channels, collective)), *arguments]
     # A session of its own: whatever it starts is in its process group.
     with subprocess.Popen(
         [str(word) for word in command],

@@ -25,7 +25,10 @@ def test_survivors_name_the_dead_and_go_on(engine: list[str]) -> None:
     assert outcome.status == 0, outcome.complaints
     assert outcome.report["failures"] == 0
     assert sum(outcome.report["killed_in"].values()) == 60
-    # Every second round aims at a phase; most of the others hit by themselves.
+    # Every second round aims at a program, most often in time, the others at a phase.
+    during = outcome.report["killed_during"]
+    hit = {name.split(".")[0] for name, count in during.items() if count}
+    assert hit == {name.split(".")[0] for name in during}
     assert sum(count > 0 for count in outcome.report["killed_in"].values()) >= 6
     assert outcome.report["raised_after_ms"]["max"] <= 1000
 
@@ -43,7 +46,7 @@ def test_a_rank_that_nobody_killed_is_missed() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_every_phase_is_hit(world: int) -> None:
-    """300 deaths, some in each phase in which a rank can be."""
+    """300 deaths, some in each program and in each phase in which a rank can be."""
     outcome = kill(world, 300, "--seed", 100 + world, limit=850)
     print(outcome.report)
     assert outcome.status == 0, outcome.complaints
@@ -52,3 +55,4 @@ def test_every_phase_is_hit(world: int) -> None:
     # Two ranks have nobody to pass anything on to.
     never = {"forward"} if world == 2 else set()
     assert {phase for phase, count in deaths.items() if count == 0} == never
+    assert all(outcome.report["killed_during"].values())

@@ -37,6 +37,30 @@ def test_all_algorithms(world: int, engine: str, channels: int) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "all_reduce.",
+        "broadcast.",
+        "all_gather.",
+        "barrier.",
+        "reduce_scatter.",
+        "all_to_all.",
+        "reduce.",
+        "gather.",
+        "scatter.",
+    ],
+)
+def test_far_more_ranks_than_cores(collective: str) -> None:
+    """64 processes: no algorithm needs a core for each rank to get on."""
+    programs = len(prefixes(64, collective=collective))
+    small = ("--slots", 2, "--slot-bytes", 256, "--count", 333, "--iterations", 2 * programs)
+    outcome = run("run", 64, *small, collective=collective)
+    assert outcome.status == 0, outcome.complaints
+    assert outcome.report["operations"] == 2 * programs > 0
+    assert outcome.report["failed_ranks"] == 0
+
+
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 5000])
 @pytest.mark.parametrize(
     ("dtype", "op"), [("bfloat16", "MAX"), ("int8", "MIN"), ("float64", "SUM")]
