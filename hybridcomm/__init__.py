@@ -14,6 +14,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hybridcomm._autoload import register
+    from hybridcomm.collectives import (
+        abort,
+        all_gather,
+        all_gather_into_tensor,
+        all_reduce,
+        all_to_all,
+        all_to_all_single,
+        barrier,
+        broadcast,
+        gather,
+        monitored_barrier,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_tensor,
+        scatter,
+        set_timeout,
+    )
     from hybridcomm.errors import (
         CommAbortedError,
         CommError,
@@ -21,6 +38,7 @@ if TYPE_CHECKING:
         MismatchError,
         PeerLostError,
     )
+    from hybridcomm.point_to_point import recv, send
     from hybridcomm.process_group.options import Options
 
 __version__ = "0.1.0"
@@ -33,11 +51,49 @@ __all__ = [
     "Options",
     "PeerLostError",
     "__version__",
+    "abort",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "gather",
+    "monitored_barrier",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
     "register",
+    "scatter",
+    "send",
+    "set_timeout",
 ]
 
 # Where each public name is defined.
 _HOME = {
+    **dict.fromkeys(
+        (
+            "abort",
+            "all_gather",
+            "all_gather_into_tensor",
+            "all_reduce",
+            "all_to_all",
+            "all_to_all_single",
+            "barrier",
+            "broadcast",
+            "gather",
+            "monitored_barrier",
+            "reduce",
+            "reduce_scatter",
+            "reduce_scatter_tensor",
+            "scatter",
+            "set_timeout",
+        ),
+        "hybridcomm.collectives",
+    ),
+    **dict.fromkeys(("recv", "send"), "hybridcomm.point_to_point"),
     "CommAbortedError": "hybridcomm.errors",
     "CommError": "hybridcomm.errors",
     "CommTimeoutError": "hybridcomm.errors",

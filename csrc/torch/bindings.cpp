@@ -99,6 +99,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       // torch calls this on Gloo's groups, and set_timeout on others.
       .def("_set_default_timeout", &ProcessGroupHybridcomm::setTimeout, py::arg("timeout"),
            py::call_guard<py::gil_scoped_release>())
+      .def_static(
+          "exchange_call_preferences",
+          [](const std::string& algorithm, bool deterministic, std::chrono::milliseconds timeout) {
+            const CallPreferences old =
+                exchange_call_preferences({algorithm, deterministic, timeout});
+            return std::make_tuple(old.algorithm, old.deterministic, old.timeout);
+          },
+          py::arg("algorithm"), py::arg("deterministic"), py::arg("timeout"))
       .def("get_error", &ProcessGroupHybridcomm::getError,
            py::call_guard<py::gil_scoped_release>());
 
@@ -106,13 +114,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("timeout"), py::arg("group"), py::arg("global_ranks"), py::arg("options"));
   module.def("build_info", &build_info);
   module.def("isa", &reduce_isa);
-  module.def(
-      "exchange_call_preferences",
-      [](const std::string& algorithm, bool deterministic) {
-        const CallPreferences old = exchange_call_preferences({algorithm, deterministic});
-        return std::make_tuple(old.algorithm, old.deterministic);
-      },
-      py::arg("algorithm"), py::arg("deterministic"));
   module.def("parse_program", &parse_program, py::arg("flat"));
 
   Service::set_interrupt_check(&check_signals);

@@ -58,7 +58,7 @@ std::string default_algorithm(Collective collective, uint32_t world, bool determ
                   std::string(collective_name(collective)) + " has no algorithm");
 }
 
-thread_local CallPreferences call_preferences;
+thread_local CallPreferences current_preferences;
 
 struct Key {
   Collective collective;
@@ -115,22 +115,24 @@ shm::Shape choose_shape(uint32_t world, const Preferences& preferences) {
 }
 
 CallPreferences exchange_call_preferences(CallPreferences preferences) {
-  return std::exchange(call_preferences, std::move(preferences));
+  return std::exchange(current_preferences, std::move(preferences));
 }
+
+const CallPreferences& call_preferences() { return current_preferences; }
 
 std::string choose_algorithm(Collective collective, DType dtype, RedOp op, uint32_t world,
                              const Preferences& preferences) {
   const char* const name = collective_name(collective);
   // The exact sum does not fit the dtype, so it must be divided by the step that adds it up.
   const bool exact = reduces(collective) && op == RedOp::kAvg && is_integer(dtype);
-  const bool deterministic = reduces(collective) && (exact || call_preferences.deterministic);
+  const bool deterministic = reduces(collective) && (exact || current_preferences.deterministic);
   const auto fits = [&](const std::string& algorithm) {
     return !deterministic || is_deterministic(collective, algorithm);
   };
-  if (!call_preferences.algorithm.empty()) {
-    if (fits(call_preferences.algorithm)) return call_preferences.algorithm;
+  if (!current_preferences.algorithm.empty()) {
+    if (fits(current_preferences.algorithm)) return current_preferences.algorithm;
     throw CommError(ErrorKind::kInvalid, std::string("argument algorithm: ") + name + " by " +
-                                             call_preferences.algorithm +
+                                             current_preferences.algorithm +
                                              " rounds more than once, and " +
                                              (exact ? "AVG of integers" : "deterministic=True") +
                                              " needs a single reduction in rank order; use " +

@@ -3,6 +3,7 @@
 // nothing that only one rank knows may enter here.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,9 +31,11 @@ shm::Shape choose_shape(uint32_t world, const Preferences& preferences);
 struct CallPreferences {
   std::string algorithm;       // empty: no preference
   bool deterministic = false;  // one reduction in rank order, rounded once, whatever the algorithm
+  std::chrono::milliseconds timeout{0};  // 0: the group's
 };
 // Of the calls that this thread makes; the old ones are returned, to be put back.
 CallPreferences exchange_call_preferences(CallPreferences preferences);
+const CallPreferences& call_preferences();
 
 // Throws CommError(kInvalid) if what is asked for contradicts itself.
 std::string choose_algorithm(Collective collective, DType dtype, RedOp op, uint32_t world,

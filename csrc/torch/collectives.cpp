@@ -379,9 +379,13 @@ void Group::choose(Call& call, Elements elements, RedOp op, std::optional<uint32
     arguments.dtype = elements.dtype;
     arguments.redop = op;
     arguments.count = elements.count;
-    // Not set: the group's.
-    if (timeout.count() > 0) arguments.timeout = std::min(timeout, kLongestTimeout);
+    arguments.timeout = own_timeout(timeout);
   });
+}
+
+std::chrono::milliseconds Group::own_timeout(std::chrono::milliseconds given) {
+  if (given.count() <= 0) given = call_preferences().timeout;
+  return given.count() <= 0 ? std::chrono::milliseconds(0) : std::min(given, kLongestTimeout);
 }
 
 void Group::check_root(const CallSite& site, const char* argument, int64_t root,

@@ -72,6 +72,7 @@ Group::WorkPtr Group::message(MessageArguments::Kind kind, Tensors& tensors, int
   arguments.tag = tag;
   arguments.dtype = elements.dtype;
   arguments.count = elements.count;
+  arguments.timeout = own_timeout(c10d::kUnsetTimeout);
   arguments.buffer = sends ? operands.read(tensor) : operands.write(tensor);
   auto work = c10::make_intrusive<MessageWork>(messenger_, what.type, what.title, tensors,
                                                sends ? Tensors{} : tensors, std::move(operands));

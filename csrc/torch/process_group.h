@@ -30,8 +30,14 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   // What torch reads and sets on every group, and what the user fixed.
+  //
+  // torch's DDP takes any group that it knows as "gloo" for Gloo's own class, and logs what lies
+  // where that one has its devices and threads [torch 2.13]. A group that stands in for Gloo must
+  // have something there.
   struct Options : c10d::Backend::Options {
     Options() : c10d::Backend::Options(kName) {}
+    std::vector<std::shared_ptr<void>> devices;
+    int threads = 2;
     Preferences preferences;
   };
 
@@ -148,6 +154,8 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   // Chooses the algorithm and the program; everything else of the arguments but buffers.
   void choose(Call& call, Elements elements, RedOp op, std::optional<uint32_t> root,
               std::chrono::milliseconds timeout) const;
+  // Of one call: what it was given, or its preferences; zero if neither, for the group's.
+  static std::chrono::milliseconds own_timeout(std::chrono::milliseconds given);
   void check_root(const CallSite& site, const char* argument, int64_t root,
                   int64_t root_tensor) const;
   // That `list` has one tensor for each rank, each of the model's dtype.

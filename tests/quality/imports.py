@@ -10,7 +10,8 @@ from pathlib import Path
 LAYERS = (
     ("demo", "info_command", "benchmark"),
     ("process_group", "ddp", "fsdp", "pipeline", "parallel"),
-    ("collectives",),
+    ("collectives", "point_to_point"),
+    ("calling", "arrays"),
     ("reference",),
     ("plan",),
     ("programs",),
