@@ -132,39 +132,103 @@ def _in_rank_order(peers: Peers) -> tuple[int, ...]:
 
 
 def send(to: Peers, src: Chunk) -> Step:
-    """Send ``src`` to each peer."""
+    """Send a chunk.
+
+    Args:
+        to: To whom, in the order in which they are served.
+        src: What.
+
+    Returns:
+        The step.
+    """
     return Step(Op.SEND, to=_peers(to), src=src)
 
 
 def recv(frm: int, dst: Chunk) -> Step:
-    """Receive into ``dst``."""
+    """Receive a chunk.
+
+    Args:
+        frm: From whom.
+        dst: Into which chunk.
+
+    Returns:
+        The step.
+    """
     return Step(Op.RECV, frm=(frm,), dst=dst)
 
 
 def copy(src: Chunk, dst: Chunk) -> Step:
-    """Copy within the rank; nothing happens where both are the same memory."""
+    """Copy within the rank; nothing happens where both are the same memory.
+
+    Args:
+        src: From which chunk.
+        dst: Into which chunk.
+
+    Returns:
+        The step.
+    """
     return Step(Op.COPY, src=src, dst=dst)
 
 
 def recv_reduce(frm: Peers, src: Chunk, dst: Chunk, *, finish: bool = False) -> Step:
-    """Reduce the received messages and ``src``, in rank order, into ``dst``."""
+    """Reduce what is received and an own chunk, in rank order.
+
+    Args:
+        frm: From whom.
+        src: The own chunk.
+        dst: Into which chunk.
+        finish: Whether this completes the value.
+
+    Returns:
+        The step.
+    """
     return Step(Op.RECV_REDUCE, frm=_in_rank_order(frm), src=src, dst=dst, finish=finish)
 
 
 def recv_copy_send(frm: int, to: Peers, dst: Chunk) -> Step:
-    """Receive into ``dst`` and pass the same bytes on."""
+    """Receive a chunk and pass the same bytes on.
+
+    Args:
+        frm: From whom.
+        to: To whom, in the order in which they are served.
+        dst: Into which chunk.
+
+    Returns:
+        The step.
+    """
     return Step(Op.RECV_COPY_SEND, frm=(frm,), to=_peers(to), dst=dst)
 
 
 def recv_reduce_send(frm: Peers, to: Peers, src: Chunk, *, finish: bool = False) -> Step:
-    """Reduce the received messages and ``src``, in rank order, and send the result."""
+    """Reduce what is received and an own chunk, in rank order, and send the result.
+
+    Args:
+        frm: From whom.
+        to: To whom, in the order in which they are served.
+        src: The own chunk.
+        finish: Whether this completes the value.
+
+    Returns:
+        The step.
+    """
     return Step(Op.RECV_REDUCE_SEND, frm=_in_rank_order(frm), to=_peers(to), src=src, finish=finish)
 
 
 def recv_reduce_copy_send(
     frm: Peers, to: Peers, src: Chunk, dst: Chunk, *, finish: bool = False
 ) -> Step:
-    """Reduce into ``dst`` and send the very bytes that were stored."""
+    """Reduce as ``recv_reduce`` and send the very bytes that were stored.
+
+    Args:
+        frm: From whom.
+        to: To whom, in the order in which they are served.
+        src: The own chunk.
+        dst: Into which chunk.
+        finish: Whether this completes the value.
+
+    Returns:
+        The step.
+    """
     return Step(
         Op.RECV_REDUCE_COPY_SEND,
         frm=_in_rank_order(frm),
@@ -178,24 +242,58 @@ def recv_reduce_copy_send(
 def read_reduce(
     frm: Peers, remote: Chunk, src: Chunk | None, dst: Chunk, *, finish: bool = False
 ) -> Step:
-    """Reduce the peers' ``remote`` chunks, read in place, and ``src`` if given, into ``dst``."""
+    """Reduce chunks of peers, read in place, in rank order.
+
+    Args:
+        frm: Whose.
+        remote: Which of theirs.
+        src: An own chunk that is reduced with them, if any.
+        dst: Into which chunk.
+        finish: Whether this completes the value.
+
+    Returns:
+        The step.
+    """
     return Step(
         Op.READ_REDUCE, frm=_in_rank_order(frm), src=src, dst=dst, remote=remote, finish=finish
     )
 
 
 def write(to: Peers, src: Chunk, remote: Chunk) -> Step:
-    """Write ``src`` into each peer's ``remote`` chunk."""
+    """Write a chunk into peers' memory.
+
+    Args:
+        to: Whose, in the order in which they are served.
+        src: What.
+        remote: Into which chunk of theirs.
+
+    Returns:
+        The step.
+    """
     return Step(Op.WRITE, to=_peers(to), src=src, remote=remote)
 
 
 def signal(to: Peers) -> Step:
-    """Tell each peer that everything before this step is done."""
+    """Tell peers that everything before this step is done.
+
+    Args:
+        to: Whom.
+
+    Returns:
+        The step.
+    """
     return Step(Op.SIGNAL, to=_peers(to))
 
 
 def wait(frm: Peers) -> Step:
-    """Wait for one signal of each peer."""
+    """Wait for one signal of each peer.
+
+    Args:
+        frm: Of whom.
+
+    Returns:
+        The step.
+    """
     return Step(Op.WAIT, frm=_peers(frm))
 
 
