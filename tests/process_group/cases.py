@@ -2,8 +2,8 @@
 
 A `Setting` fixes what belongs to a group (options, world size), a `Case` what belongs to a call;
 how it is made is in `calls.py`. `matrix` lists all combinations for a world size; `thinned` keeps
-enough of them that any two values still meet in some case: each type with each size, each size with
-each layout, each layout with each setting, ...
+enough of them that any two, or any three, values still meet in some case: each type with each size,
+each size with each layout, each layout with each setting, ...
 """
 
 from __future__ import annotations
@@ -321,12 +321,13 @@ def legal_ops(dtype: str) -> tuple[str, ...]:
     return _ARITHMETIC + _ORDER + _BITWISE
 
 
-def thinned(calls: Iterable[Call], seed: int) -> Iterator[Call]:
-    """Drops calls as long as any two values that meet in some call still meet in one that is left.
+def thinned(calls: Iterable[Call], seed: int, strength: int) -> Iterator[Call]:
+    """Drops calls as long as values that meet in some call still meet in one that is left.
 
     Args:
         calls: Calls; they are taken in a random order.
         seed: Of that order.
+        strength: How many values must meet.
 
     Yields:
         The calls that are left.
@@ -335,28 +336,29 @@ def thinned(calls: Iterable[Call], seed: int) -> Iterator[Call]:
     shuffled = list(calls)
     random.Random(seed).shuffle(shuffled)
     for call in shuffled:
-        new = pairs(call) - met
+        new = meetings(call, strength) - met
         if new:
             met |= new
             yield call
 
 
-def pairs(call: Call) -> set[Any]:
-    """The pairs of values that meet in a call.
+def meetings(call: Call, strength: int) -> set[Any]:
+    """The values that meet in a call, so many at a time.
 
     Of an all-reduce, type and reduction count as one value: what a reduction does depends on both,
     and is the same in all collectives that reduce.
 
     Args:
         call: The call.
+        strength: How many.
 
     Returns:
-        Any two of its values, with their places, and the form.
+        The combinations of its values, with their places, and the form.
     """
     setting, case = call
     kind = ((case.dtype, case.op),) if case.name == "all_reduce" else (case.dtype, case.op)
     fields = (setting.name, case.size, case.layout, case.root, *kind)
-    return {(case.name, pair) for pair in combinations(enumerate(fields), 2)}
+    return {(case.name, some) for some in combinations(enumerate(fields), strength)}
 
 
 def for_gloo(case: Case) -> bool:

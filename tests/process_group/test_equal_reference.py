@@ -20,7 +20,7 @@ from tests.process_group.cases import (
     for_gloo,
     legal_ops,
     matrix,
-    pairs,
+    meetings,
     settings,
     thinned,
 )
@@ -128,7 +128,8 @@ def test_equal_to_the_reference(
     pool: RankPool, world: int, request: pytest.FixtureRequest, case_count: list[int]
 ) -> None:
     every = matrix(world)
-    calls = every if request.config.getoption("--full-matrix") else list(thinned(every, world))
+    strength = request.config.getoption("--strength")
+    calls = list(thinned(every, world, strength)) if strength else every
     if pool.backend == "gloo":
         calls = [(setting, case) for setting, case in calls if for_gloo(case)]
     case_count[0] += len(calls)
@@ -165,12 +166,17 @@ def test_a_planted_transposition_is_found(pool: RankPool) -> None:
     assert "elements differ" in line
 
 
-def test_thinning_keeps_every_pair() -> None:
-    calls = matrix(2)
-    left = list(thinned(calls, seed=1))
-    assert set().union(*map(pairs, calls)) == set().union(*map(pairs, left))
-    assert len(left) < len(calls) / 10
-    assert list(thinned(calls, seed=1)) == left
+@pytest.mark.parametrize("strength", [2, 3])
+def test_thinning_keeps_what_meets(strength: int) -> None:
+    calls = [(setting, case) for setting, case in matrix(2) if case.dtype in ("int32", "bfloat16")]
+    left = list(thinned(calls, 1, strength))
+
+    def met(some: Sequence[tuple[Setting, Case]]) -> set[object]:
+        return set().union(*(meetings(call, strength) for call in some))
+
+    assert met(calls) == met(left)
+    assert len(left) < len(calls) / 2
+    assert list(thinned(calls, 1, strength)) == left
 
 
 def test_legal_reductions_are_the_reference_s() -> None:
