@@ -117,7 +117,9 @@ Messenger::Current Messenger::enqueue(MessageArguments arguments) {
 
 std::shared_ptr<Message> Messenger::submit(MessageArguments arguments) {
   Current message = enqueue(std::move(arguments));
-  hand_to_engine();
+  // Most messages fit the slots, or are there already: then no thread need be woken.
+  serve(false);
+  if (!message->done()) hand_to_engine();
   return message;
 }
 
