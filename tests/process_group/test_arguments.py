@@ -125,12 +125,12 @@ _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         ("output", "float64", "float32"),
     ),
     "an output of another size": (
-        lambda: dist.all_gather([_ones(3), _ones(4)], _ones(3)),
-        ("output", "4", "3"),
+        lambda: dist.all_gather([_ones(4), _ones(4)], _ones(3)),
+        ("tensor_list[", "4", "3"),
     ),
     "too few outputs": (
         lambda: dist.all_gather([_ones(3)], _ones(3)),
-        ("output", "1", "2"),
+        ("tensor_list", "1", "2"),
     ),
     "elements that share memory": (
         lambda: dist.all_reduce(_ones(1).expand(4)),
@@ -140,8 +140,8 @@ _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: dist.all_gather([out := _ones(3), out], _ones(3)),
         ("memory",),
     ),
-    "sparse": (
-        lambda: dist.all_reduce(_ones(3, 3).to_sparse()),
+    "sparse but not COO": (
+        lambda: dist.all_reduce(_ones(3, 3).to_sparse_csr()),
         ("sparse",),
     ),
 }
