@@ -100,10 +100,15 @@ class _Nursery:
 
 
 class _Worker:
-    """One rank's process, seen from the pool."""
+    """One rank's process, seen from the pool.
 
-    def __init__(self, nursery: _Nursery) -> None:
+    It has the same rank in every call: torch remembers what a process once computed for a mesh by
+    the mesh's ranks alone, not by which of them the process was.
+    """
+
+    def __init__(self, nursery: _Nursery, rank: int) -> None:
         self._nursery = nursery
+        self.rank = rank
         self.log = os.memfd_create("rank log")  # its stdout and stderr
         self.connection, theirs = Pipe()
         self.pid = int(nursery.ask("fork", theirs.fileno(), self.log))
@@ -357,12 +362,19 @@ class RankPool:
             task = Task(function, arguments, rank, world, meeting, group, variables)
             # In two layers: the outer one carries what the inner one needs to be unpickled.
             messages.append(pickle.dumps((sys.path, pickle.dumps(task))))
-        workers = [self._idle.pop() if self._idle else _Worker(self._nursery) for _ in range(world)]
+        workers = [self._worker_for(rank) for rank in range(world)]
         self._busy += workers
         call = Call(self, workers, function.__name__)
         for worker, message in zip(workers, messages, strict=True):
             worker.connection.send_bytes(message)
         return call
+
+    def _worker_for(self, rank: int) -> _Worker:
+        for worker in self._idle:
+            if worker.rank == rank:
+                self._idle.remove(worker)
+                return worker
+        return _Worker(self._nursery, rank)
 
     def close(self) -> list[str]:
         """Ends all processes.
