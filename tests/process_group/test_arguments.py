@@ -140,9 +140,9 @@ _REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: dist.all_gather([out := _ones(3), out], _ones(3)),
         ("memory",),
     ),
-    "sparse but not COO": (
-        lambda: dist.all_reduce(_ones(3, 3).to_sparse_csr()),
-        ("sparse",),
+    "MAX of sparse tensors": (
+        lambda: dist.all_reduce(_ones(3, 3).to_sparse(), _OPS.MAX),
+        ("sparse", "summed"),
     ),
 }
 
