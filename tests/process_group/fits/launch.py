@@ -44,7 +44,7 @@ def rank_main(rank: int, port: int) -> None:
     refused_in_a_child(rank, total)
     # The child took nothing of the group away.
     dist.all_reduce(total)
-    print(f"rank {rank}: {total.item():.0f}", flush=True)
+    say(f"rank {rank}: {total.item():.0f}")
     dist.destroy_process_group()
 
 
@@ -61,12 +61,21 @@ def refused_in_a_child(rank: int, tensor: Tensor) -> None:
         try:
             dist.all_reduce(tensor)
         except (hybridcomm.CommError, RuntimeError, ValueError) as error:
-            print(f"child of rank {rank}: {type(error).__name__}: {error}", flush=True)
+            say(f"child of rank {rank}: {type(error).__name__}: {error}")
             status = 0
         os._exit(status)
     _, status = os.waitpid(child, 0)
     if status != 0:
         raise SystemExit(f"the child of rank {rank} ended with status {status}")
+
+
+def say(line: str) -> None:
+    """Prints a line in one piece, so that those of several processes do not mix.
+
+    Args:
+        line: Without its end.
+    """
+    os.write(1, f"{line}\n".encode())
 
 
 if __name__ == "__main__":
