@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         PeerLostError,
     )
     from hybridcomm.point_to_point import recv, send
+    from hybridcomm.process_group.flight_recorder import dump_flight_recorder
     from hybridcomm.process_group.options import Options
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "all_to_all_single",
     "barrier",
     "broadcast",
+    "dump_flight_recorder",
     "gather",
     "monitored_barrier",
     "recv",
@@ -100,6 +102,7 @@ _HOME = {
     "MismatchError": "hybridcomm.errors",
     "Options": "hybridcomm.process_group.options",
     "PeerLostError": "hybridcomm.errors",
+    "dump_flight_recorder": "hybridcomm.process_group.flight_recorder",
     "register": "hybridcomm._autoload",
 }
 

@@ -93,6 +93,11 @@ void Communicator::run(OperationArguments arguments) {
   help_until_done(enqueue(std::move(arguments)), Clock::time_point::max());
 }
 
+uint64_t Communicator::mapped_bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return region_ != nullptr ? shm::region_bytes(region_->shape()) : 0;
+}
+
 void Communicator::list_bells(SleepingPlace& place) const {
   if (region_ != nullptr) {
     place.bells.push_back(&region_->control(options_.rank).bell);
@@ -178,6 +183,7 @@ Attempt Communicator::step(CollectiveOperation& operation) {
     case CollectiveOperation::Stage::kAgree:
       if (world > 1 && !agree(operation)) return Attempt::kBlocked;
       prepare(operation);
+      operation.begin();
       operation.stage_ = CollectiveOperation::Stage::kRun;
       [[fallthrough]];
     case CollectiveOperation::Stage::kRun: break;

@@ -57,6 +57,8 @@ class Communicator final : public Service {
   void shutdown() override;
 
   const CommunicatorOptions& options() const { return options_; }
+  // Of the shared memory that the group has mapped by now; resident is what has been used of it.
+  uint64_t mapped_bytes() const;
 
  private:
   using Current = std::shared_ptr<CollectiveOperation>;

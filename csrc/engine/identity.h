@@ -18,6 +18,9 @@ struct Identity {
   // Rank i of this group is global_ranks[i] of the job; empty: the same number.
   std::vector<uint64_t> global_ranks;
 
+  uint64_t global_rank(uint32_t of) const {
+    return of < global_ranks.size() ? global_ranks[of] : of;
+  }
   // "rank 1 (global rank 5)".
   std::string name(uint32_t of) const;
   // "all_reduce #3 (4.0 KiB of float32, group 'x', world size 4) on rank 1: WHY". `peer` is the

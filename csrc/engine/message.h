@@ -36,6 +36,7 @@ class Message final : public Operation {
   const char* name() const override { return receives() ? "recv" : "send"; }
   std::string contents() const override;
   uint64_t bytes() const override { return arguments_.buffer.bytes; }
+  int peer() const override { return arguments_.peer >= 0 ? arguments_.peer : source_; }
   // The rank that sent it, once it is done; -1 if it failed before any had.
   int source() const { return source_; }
 

@@ -129,6 +129,17 @@ std::shared_ptr<Message> Messenger::run(MessageArguments arguments) {
   return message;
 }
 
+Messenger::Mapped Messenger::mapped() const {
+  Mapped mapped;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& region : regions_) {
+    if (region == nullptr) continue;
+    ++mapped.pairs;
+    mapped.bytes += shm::region_bytes(region->shape());
+  }
+  return mapped;
+}
+
 void Messenger::list_bells(SleepingPlace& place) const {
   for (uint32_t peer = 0; peer < options_.world; ++peer) {
     if (regions_[peer] == nullptr || (naming_[peer] == 0 && from_any_ == 0)) continue;

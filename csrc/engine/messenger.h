@@ -72,6 +72,13 @@ class Messenger final : public Service {
   // Queues it and carries it out on this thread. Throws the CommError with which it failed.
   std::shared_ptr<Message> run(MessageArguments arguments);
 
+  // The pairs that have shared memory by now, and how much of it is mapped.
+  struct Mapped {
+    uint64_t pairs = 0;
+    uint64_t bytes = 0;
+  };
+  Mapped mapped() const;
+
   // Leaves the group; messages still pending fail with kAborted. What this rank has sent can still
   // be received.
   void shutdown();

@@ -128,7 +128,7 @@ bool Pair::fill_slot() {
     envelope.dtype = static_cast<uint8_t>(message.arguments_.dtype);
     std::memcpy(slot, &envelope, sizeof(envelope));
     message.begun_ = true;
-    message.started_at_ = Clock::now();
+    message.begin();
     size = sizeof(envelope);
     room = payload_of_first_slot();
   }
@@ -213,7 +213,7 @@ bool Pair::empty_slot() {
 
 void Pair::deliver(Incoming& incoming, const std::shared_ptr<Message>& receive) {
   receive->begun_ = true;
-  receive->started_at_ = Clock::now();
+  receive->begin();
   receive->source_ = static_cast<int>(peer_);
   receive->moved_ = incoming.arrived;
   if (!incoming.memory.empty()) {

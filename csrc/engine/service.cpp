@@ -51,6 +51,7 @@ void Service::admit(Operation& operation) {
       operation.completion_.timeout.count() > 0 ? operation.completion_.timeout : timeout_;
   operation.enqueued_at_ = Clock::now();
   operation.deadline_ = operation.enqueued_at_ + operation.timeout_;
+  operation.enter();
 }
 
 void Service::hand_to_engine() { Engine::instance().serve(shared_from_this()); }
@@ -197,8 +198,7 @@ Service::Served Service::serve(bool examine) {
 }
 
 void Service::settle(Operation& operation, std::unique_ptr<const ErrorInfo> info) {
-  operation.error_ = std::move(info);
-  operation.finished_at_ = Clock::now();
+  operation.end(std::move(info));
 }
 
 void Service::complete(Finished& finished) {
@@ -206,7 +206,7 @@ void Service::complete(Finished& finished) {
   ring(local_bell_);
   for (const std::shared_ptr<Operation>& operation : finished) {
     if (operation->completion_.on_complete) {
-      operation->completion_.on_complete(operation->error_.get());
+      operation->completion_.on_complete(*operation);
       operation->completion_.on_complete = nullptr;
     }
   }

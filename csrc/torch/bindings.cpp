@@ -11,6 +11,7 @@
 #include "torch/exit.h"
 #include "torch/interpreter.h"
 #include "torch/process_group.h"
+#include "torch/recording.h"
 
 namespace py = pybind11;
 
@@ -115,6 +116,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("build_info", &build_info);
   module.def("isa", &reduce_isa);
   module.def("parse_program", &parse_program, py::arg("flat"));
+  module.def(
+      "dump_flight_recorder",
+      [](bool only_active) {
+        std::string dump;
+        {
+          const py::gil_scoped_release released;
+          dump = translating([&] { return dump_flight_recorder(only_active); });
+        }
+        return py::bytes(dump);
+      },
+      py::arg("only_active"));
 
   Service::set_interrupt_check(&check_signals);
   py::module_::import("atexit").attr("register")(py::cpp_function(&leave_groups));

@@ -78,6 +78,13 @@ class CoalescedWork : public c10d::Work {
         type);
   }
 
+  // They run one after the other.
+  float getDuration() const override {
+    float sum = 0;
+    for (const auto& work : works_) sum += work->getDuration();
+    return sum;
+  }
+
   uint64_t getSequencenumber() const override {
     return works_.empty() ? 0 : works_.back()->getSequencenumber();
   }

@@ -467,9 +467,13 @@ std::vector<Buffer> Group::even_parts(const Buffer& whole) const {
 Group::WorkPtr Group::start(Call call, bool async) {
   const Batch* const batch = this->batch();
   const char* const title = batch != nullptr && batch->one_title ? nullptr : call.kind.title;
-  auto work =
-      c10::make_intrusive<WorkHybridcomm>(communicator_, call.kind.type, title, call.inputs,
-                                          std::move(call.outputs), std::move(call.operands));
+  const RecordedCall recorded = record(call);
+  call.arguments.recorded = &recorded;
+  ProfilerEvent event;
+  if (at::hasCallbacks()) profile(call, async, event);
+  auto work = c10::make_intrusive<WorkHybridcomm>(communicator_, observers_, call.kind.type, title,
+                                                  call.inputs, std::move(call.outputs),
+                                                  std::move(call.operands));
   if (async || batch != nullptr) {
     work->submit(*communicator_, std::move(call.arguments));
     if (batch != nullptr) add_to_batch(work);

@@ -74,8 +74,13 @@ Group::WorkPtr Group::message(MessageArguments::Kind kind, Tensors& tensors, int
   arguments.count = elements.count;
   arguments.timeout = own_timeout(c10d::kUnsetTimeout);
   arguments.buffer = sends ? operands.read(tensor) : operands.write(tensor);
-  auto work = c10::make_intrusive<MessageWork>(messenger_, what.type, what.title, tensors,
-                                               sends ? Tensors{} : tensors, std::move(operands));
+  const RecordedCall recorded = record(arguments, what.name, tensors);
+  arguments.recorded = &recorded;
+  ProfilerEvent event;
+  if (at::hasCallbacks()) profile(arguments, what.name, tensors, event);
+  auto work =
+      c10::make_intrusive<MessageWork>(messenger_, observers_, what.type, what.title, tensors,
+                                       sends ? Tensors{} : tensors, std::move(operands));
   work->submit(*messenger_, std::move(arguments));
   if (batch() != nullptr) add_to_batch(work);
   return work;
@@ -104,7 +109,7 @@ MessageArguments word(MessageArguments::Kind kind, int peer, int32_t tag, const 
   arguments.count = 1;
   arguments.buffer = {value.get(), sizeof(*value)};
   arguments.timeout = timeout;
-  arguments.on_complete = [value](const ErrorInfo*) {};
+  arguments.on_complete = [value](const Operation&) {};
   return arguments;
 }
 

@@ -76,6 +76,8 @@ ProcessGroupHybridcomm::ProcessGroupHybridcomm(c10::intrusive_ptr<c10d::Store> s
       messenger_(make_messenger(store_, communicator_->options(), options_->preferences)),
       group_(communicator_->options().group),
       process_id_(getpid()) {
+  // Reads its settings, which may be wrong.
+  translating([] { FlightRecorder::instance(); });
   fail_together(communicator_, messenger_);
   leave_at_exit(communicator_);
   leave_at_exit(messenger_);
@@ -92,6 +94,7 @@ ProcessGroupHybridcomm::~ProcessGroupHybridcomm() {
   }
   // Work that is still referenced keeps the communicator, so it does not end by itself.
   shutdown();
+  if (recorded_as_) FlightRecorder::instance().remove_group(*recorded_as_);
 }
 
 // ---- the group ----------------------------------------------------------------------------------

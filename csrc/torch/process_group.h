@@ -15,6 +15,7 @@
 #include "engine/communicator.h"
 #include "engine/messenger.h"
 #include "torch/choice.h"
+#include "torch/profiling.h"
 #include "torch/work.h"
 
 namespace hybridcomm {
@@ -127,6 +128,21 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  // ---- observing.cpp
+  // -----------------------------------------------------------------------------
+
+  // Work begun from now on knows how long it took.
+  void enableCollectivesTiming() override;
+  // `hook` is called after each operation that succeeded, on threads of ours, in the order in which
+  // operations are done.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  std::unordered_map<std::string, uint64_t> getMemoryStats() override;
+
   const Options& options() const { return *options_; }
   const shm::Shape& shape() const { return communicator_->options().shape; }
 
@@ -188,6 +204,17 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   WorkPtr start_all(const Kind& kind, const Tensors& inputs, bool async,
                     const std::function<void(size_t)>& start_one);
   WorkPtr message(MessageArguments::Kind kind, Tensors& tensors, int peer, int tag);
+
+  // What the flight recorder enters, and what a profiler is told.
+  RecordedCall record(const Call& call);
+  RecordedCall record(const MessageArguments& arguments, const char* name, const Tensors& tensors);
+  void profile(const Call& call, bool async, ProfilerEvent& event) const;
+  void profile(const MessageArguments& arguments, const char* name, const Tensors& tensors,
+               ProfilerEvent& event) const;
+  // This group's number in the flight recorder.
+  uint32_t recorded_as();
+  std::vector<uint64_t> global_ranks() const;
+
   c10::intrusive_ptr<c10d::Backend> regrouped(
       const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
       const c10::intrusive_ptr<c10d::Backend::Options>& options,
@@ -202,6 +229,9 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   std::shared_ptr<Messenger> messenger_;
   const std::string& group_;  // its name, for errors
   const int process_id_;
+  const std::shared_ptr<Observers> observers_ = std::make_shared<Observers>();
+  std::once_flag recorded_;
+  std::optional<uint32_t> recorded_as_;
   uint32_t monitored_barriers_ = 0;
   int shrunk_ = 0;
 

@@ -154,7 +154,7 @@ Group::WorkPtr Group::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOp
     };
     return std::move(second);
   };
-  call.outputs = {tensor};
+  call.inputs = call.outputs = {tensor};
   return start(std::move(call), options.asyncOp);
 }
 

@@ -7,15 +7,20 @@
 #include <optional>
 #include <utility>
 
+#include "torch/recording.h"
+
 namespace hybridcomm {
 
-WorkHybridcomm::WorkHybridcomm(std::shared_ptr<Service> service, c10d::OpType type,
+WorkHybridcomm::WorkHybridcomm(std::shared_ptr<Service> service,
+                               std::shared_ptr<Observers> observers, c10d::OpType type,
                                const char* title, const std::vector<at::Tensor>& inputs,
                                std::vector<at::Tensor> outputs, Operands operands)
     // The title starts a record for the profiler; without one listening that is wasted time.
     : Work(-1, type, at::hasCallbacks() ? title : nullptr,
            at::hasCallbacks() ? std::optional(inputs) : std::nullopt),
       service_(std::move(service)),
+      pending_(std::move(observers)),
+      timed_(pending_.observers()->timed()),
       outputs_(std::move(outputs)),
       operands_(std::move(operands)) {}
 
@@ -25,13 +30,16 @@ void WorkHybridcomm::set_off(Completion& completion) {
   if (operands_.must_copy_back()) completion.epilogue = [this] { operands_.copy_back(); };
   // The one reference by which the operation keeps its work.
   completion.on_complete = [self = c10::intrusive_ptr<WorkHybridcomm>::reclaim_copy(this)](
-                               const ErrorInfo* error) mutable { finish(std::move(self), error); };
+                               const Operation& operation) mutable {
+    finish(std::move(self), operation);
+  };
 }
 
 // ---- completing ---------------------------------------------------------------------------------
 
-void WorkHybridcomm::finish(c10::intrusive_ptr<WorkHybridcomm> given, const ErrorInfo* error) {
+void WorkHybridcomm::finish(c10::intrusive_ptr<WorkHybridcomm> given, const Operation& operation) {
   const Completing completing;
+  const ErrorInfo* const error = operation.error();
   // Declared after the above, so what they keep alive is released before it ends.
   const c10::intrusive_ptr<WorkHybridcomm> self = std::move(given);
   const Operands operands = std::move(self->operands_);
@@ -45,12 +53,23 @@ void WorkHybridcomm::finish(c10::intrusive_ptr<WorkHybridcomm> given, const Erro
     self->recordFunctionEndCallback_();
     self->recordFunctionEndCallback_ = nullptr;
   }
+  if (error != nullptr) {
+    const Identity& identity = self->service_->identity();
+    dump_after(error->kind, identity.global_rank(identity.rank));
+  } else if (self->pending_.observers()->has_hook()) {
+    run_callback(self->service_.get(), self->parent_,
+                 [due = self->pending_, type = self->opType_, sequence = operation.sequence(),
+                  started = operation.started_at(), finished = operation.finished_at()] {
+                   due.observers()->call_hook(type, sequence, started, finished);
+                 });
+  }
   if (has_future) {
     run_callback(self->service_.get(), self->parent_,
                  [self, error = error != nullptr ? std::optional(*error) : std::nullopt] {
                    self->settle(error ? &*error : nullptr);
                  });
   }
+  self->pending_.release();
 }
 
 void WorkHybridcomm::settle(const ErrorInfo* error) {
@@ -80,6 +99,19 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkHybridcomm::getFuture() {
   return future_;
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> WorkHybridcomm::getFutureResult() {
+  return getFuture()->then(
+      [operation = operation_](c10::ivalue::Future&) {
+        auto result = c10d::WorkResult::SUCCESS;
+        if (const ErrorInfo* const error = operation->error()) {
+          result = error->kind == ErrorKind::kTimeout ? c10d::WorkResult::TIMEOUT
+                                                      : c10d::WorkResult::COMM_ERROR;
+        }
+        return c10::IValue(static_cast<int64_t>(result));
+      },
+      c10::IntType::get());
+}
+
 // ---- waiting ------------------------------------------------------------------------------------
 
 bool WorkHybridcomm::isCompleted() { return operation_->done(); }
@@ -105,6 +137,15 @@ void WorkHybridcomm::abort() {
 }
 
 std::vector<at::Tensor> WorkHybridcomm::result() { return outputs_; }
+
+float WorkHybridcomm::getDuration() const {
+  TORCH_CHECK(timed_, "get_duration only works for work that begins after timing was enabled");
+  TORCH_CHECK(operation_->done(), "get_duration only works once the work is done");
+  TORCH_CHECK(operation_->error() == nullptr, "get_duration only works for work that succeeded");
+  return std::chrono::duration<float, std::milli>(operation_->finished_at() -
+                                                  operation_->started_at())
+      .count();
+}
 
 uint64_t WorkHybridcomm::getSequencenumber() const { return operation_->sequence(); }
 

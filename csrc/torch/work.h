@@ -9,6 +9,7 @@
 #include "torch/callbacks.h"
 #include "torch/errors.h"
 #include "torch/exit.h"
+#include "torch/hooks.h"
 #include "torch/interpreter.h"
 #include "torch/tensors.h"
 
@@ -32,9 +33,9 @@ class WorkHybridcomm : public c10d::Work {
  public:
   // `service` will carry the operation out. `title` is the profiler's name for it; it must outlive
   // the work.
-  WorkHybridcomm(std::shared_ptr<Service> service, c10d::OpType type, const char* title,
-                 const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                 Operands operands);
+  WorkHybridcomm(std::shared_ptr<Service> service, std::shared_ptr<Observers> observers,
+                 c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+                 std::vector<at::Tensor> outputs, Operands operands);
 
   // Queues the operation with `carrier`, which is the service. Throws what is wrong with it; then
   // nothing is queued.
@@ -58,12 +59,19 @@ class WorkHybridcomm : public c10d::Work {
   // on; zero waits as long as the operation's own time-out lets it.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override {}
+  // The calling thread is the stream of tensors in host memory.
+  void blockCurrentStream() override { wait(kNoTimeout); }
   // Ends the whole group: its ranks agree on every operation.
   void abort() override;
   std::vector<at::Tensor> result() override;
   // Completes with the list of output tensors. Its callbacks may start collectives and wait for
   // them.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // Completes with the WorkResult, as an integer; never with an error.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  // Milliseconds from the first step, when all ranks had called, to the last. Throws if timing was
+  // not enabled when the work began, or if it is not done or has failed.
+  float getDuration() const override;
   uint64_t getSequencenumber() const override;
 
  protected:
@@ -71,11 +79,13 @@ class WorkHybridcomm : public c10d::Work {
 
  private:
   void set_off(Completion& completion);
-  static void finish(c10::intrusive_ptr<WorkHybridcomm> given, const ErrorInfo* error);
+  static void finish(c10::intrusive_ptr<WorkHybridcomm> given, const Operation& operation);
   // Completes the future.
   void settle(const ErrorInfo* error);
 
   const std::shared_ptr<Service> service_;
+  Pending pending_;
+  const bool timed_;
   const std::vector<at::Tensor> outputs_;
   Operands operands_;
   const uint64_t parent_ = current_callback();

@@ -243,7 +243,7 @@ void what_is_queued_behind_a_failure_fails() {
     OperationArguments arguments = barrier(2, 0);
     if (i == 0) arguments.timeout = milliseconds(150);
     arguments.epilogue = [&] { ++epilogues; };
-    arguments.on_complete = [&](const ErrorInfo* error) { callbacks += error != nullptr; };
+    arguments.on_complete = [&](const Operation& ended) { callbacks += ended.error() != nullptr; };
     queued.push_back(group[0].submit(std::move(arguments)));
   }
   for (int i = 2; i >= 0; --i) {
@@ -262,7 +262,7 @@ void pending_operations_end_with_the_group() {
   std::atomic<int> callbacks{0};
   const auto pending = [&] {
     OperationArguments arguments = barrier(2, 0);
-    arguments.on_complete = [&](const ErrorInfo* error) { callbacks += error != nullptr; };
+    arguments.on_complete = [&](const Operation& ended) { callbacks += ended.error() != nullptr; };
     return group[0].submit(std::move(arguments));
   };
   const auto first = pending();

@@ -51,7 +51,8 @@ std::chrono::microseconds submit_and_sleep(Communicator& communicator,
     OperationArguments arguments;
     arguments.program = program;
     arguments.algorithm = "barrier";
-    arguments.on_complete = [&](const ErrorInfo* error) {
+    arguments.on_complete = [&](const Operation& ended) {
+      const ErrorInfo* const error = ended.error();
       CHECK(error == nullptr, "%s", error == nullptr ? "" : error->message.c_str());
       publish(done, 1u);
       ring_always(bell);
@@ -109,8 +110,8 @@ void callbacks_come_once_and_in_order() {
         CHECK(completions == 0 && data[99] == 2, "epilogue before the result");
         ++epilogues;
       };
-      arguments.on_complete = [&](const ErrorInfo* error) {
-        CHECK(error == nullptr && epilogues == 1);
+      arguments.on_complete = [&](const Operation& ended) {
+        CHECK(ended.error() == nullptr && epilogues == 1);
         ++completions;
       };
       operation = group[rank].submit(std::move(arguments));
@@ -151,7 +152,7 @@ void a_callback_may_run_an_operation() {
     OperationArguments arguments = all_reduce(2, rank, data);
     // Rank 0's callback runs on the engine's thread; rank 1 makes the same calls itself.
     if (rank == 0) {
-      arguments.on_complete = [&](const ErrorInfo*) {
+      arguments.on_complete = [&](const Operation&) {
         group[0].run(all_reduce(2, 0, more));
         ++inner;
       };
@@ -222,7 +223,7 @@ void more_groups_than_bells() {
   std::atomic<uint32_t> done{0};
   const auto submit = [&](uint32_t g, uint32_t rank) {
     OperationArguments arguments = barrier(2, rank);
-    arguments.on_complete = [&](const ErrorInfo* error) { done += error == nullptr; };
+    arguments.on_complete = [&](const Operation& ended) { done += ended.error() == nullptr; };
     groups[g][rank].submit(std::move(arguments));
   };
   for (int round = 0; round < 3; ++round) {
@@ -255,14 +256,15 @@ void a_deadline_needs_no_waiter() {
     std::atomic<bool> stop{!busy}, stopped{!busy};
     std::function<void()> next = [&] {
       OperationArguments arguments = barrier(1, 0);
-      arguments.on_complete = [&](const ErrorInfo*) { stop ? stopped.store(true) : next(); };
+      arguments.on_complete = [&](const Operation&) { stop ? stopped.store(true) : next(); };
       chain[0].submit(std::move(arguments));
     };
     if (busy) next();
     OperationArguments arguments = barrier(2, 0);
     arguments.timeout = milliseconds(150);
     std::atomic<bool> failed{false};
-    arguments.on_complete = [&](const ErrorInfo* error) {
+    arguments.on_complete = [&](const Operation& ended) {
+      const ErrorInfo* const error = ended.error();
       failed = error != nullptr && error->kind == ErrorKind::kTimeout && error->peer == 1;
     };
     const auto took = time_of([&] {

@@ -226,7 +226,7 @@ void pending_messages_end_with_the_group() {
   Bytes in(10);
   std::atomic<int> callbacks{0};
   MessageArguments arguments = recv_from(1, in);
-  arguments.on_complete = [&](const ErrorInfo* error) { callbacks += error != nullptr; };
+  arguments.on_complete = [&](const Operation& ended) { callbacks += ended.error() != nullptr; };
   const auto pending = office[0].submit(std::move(arguments));
   std::thread waiter([&] {
     const auto error = caught([&] { office[0].wait(pending, kForever); });

@@ -208,8 +208,8 @@ void everybody_to_everybody() {
       std::vector<std::shared_ptr<Message>> messages;
       std::atomic<size_t> callbacks{0};
       for (Parcel& parcel : parcels) {
-        parcel.arguments.on_complete = [&](const ErrorInfo* error) {
-          callbacks += error == nullptr;
+        parcel.arguments.on_complete = [&](const Operation& ended) {
+          callbacks += ended.error() == nullptr;
         };
         messages.push_back(office[rank].submit(std::move(parcel.arguments)));
         if (random() % 50 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
