@@ -20,7 +20,7 @@ RecordedCall Group::record(const Call& call) {
   recorded.name = recorded_name(call.kind.type, call.kind.name, call.arguments.splits != 0);
   recorded.input = outline(call.inputs);
   recorded.output = outline(call.outputs);
-  recorded.frames = current_frames();
+  if (records_frames_) recorded.frames = current_frames();
   return recorded;
 }
 
@@ -34,7 +34,7 @@ RecordedCall Group::record(const MessageArguments& arguments, const char* name,
   recorded.receives = arguments.kind == MessageArguments::Kind::kRecv;
   recorded.peer = arguments.peer;
   (recorded.receives ? recorded.output : recorded.input) = outline(tensors);
-  recorded.frames = current_frames();
+  if (records_frames_) recorded.frames = current_frames();
   return recorded;
 }
 

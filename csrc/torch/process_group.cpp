@@ -12,6 +12,7 @@
 #include "torch/errors.h"
 #include "torch/exit.h"
 #include "torch/interpreter.h"
+#include "torch/recording.h"
 #include "torch/store.h"
 
 namespace hybridcomm {
@@ -75,7 +76,8 @@ ProcessGroupHybridcomm::ProcessGroupHybridcomm(c10::intrusive_ptr<c10d::Store> s
       communicator_(make_communicator(store_, rank, size, *options_)),
       messenger_(make_messenger(store_, communicator_->options(), options_->preferences)),
       group_(communicator_->options().group),
-      process_id_(getpid()) {
+      process_id_(getpid()),
+      records_frames_(frames_wanted()) {
   // Reads its settings, which may be wrong.
   translating([] { FlightRecorder::instance(); });
   fail_together(communicator_, messenger_);

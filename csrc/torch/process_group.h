@@ -230,6 +230,7 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   const std::string& group_;  // its name, for errors
   const int process_id_;
   const std::shared_ptr<Observers> observers_ = std::make_shared<Observers>();
+  const bool records_frames_;
   std::once_flag recorded_;
   std::optional<uint32_t> recorded_as_;
   uint32_t monitored_barriers_ = 0;

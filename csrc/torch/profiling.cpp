@@ -4,6 +4,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 #include <tuple>
+#include <utility>
 
 namespace hybridcomm {
 namespace {
@@ -43,22 +44,27 @@ void ProfilerEvent::begin(const ProfiledCall& call) {
   event_.emplace(at::RecordScope::FUNCTION);
   if (!event_->isActive()) return;
   if (event_->needsInputs()) {
-    described_ = {call.inputs,
-                  std::tuple(sequence, call.message),
-                  group,
-                  call.rank,
-                  std::string(call.name),
-                  call.input_splits,
-                  call.output_splits,
-                  first,
-                  step,
-                  world,
-                  call.async};
-    event_->before(at::kParamCommsCallName, c10::ArrayRef<const c10::IValue>(described_));
+    described_.reserve(11);
+    described_.emplace_back(call.inputs);
+    described_.emplace_back(std::tuple(sequence, call.message));
+    described_.emplace_back(group);
+    described_.emplace_back(call.rank);
+    described_.emplace_back(call.name);
+    described_.emplace_back(call.input_splits);
+    described_.emplace_back(call.output_splits);
+    described_.emplace_back(first);
+    described_.emplace_back(step);
+    described_.emplace_back(world);
+    described_.emplace_back(call.async);
+    event_->before(at::kParamCommsCallName,
+                   c10::ArrayRef<const c10::IValue>(described_.data(), described_.size()));
   } else {
     event_->before(at::kParamCommsCallName);
   }
-  if (event_->needsOutputs()) event_->setOutputs(std::vector<c10::IValue>{call.outputs});
+  if (!event_->needsOutputs()) return;
+  std::vector<c10::IValue> outputs;
+  outputs.emplace_back(call.outputs);
+  event_->setOutputs(std::move(outputs));
 }
 
 }  // namespace hybridcomm

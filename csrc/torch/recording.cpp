@@ -267,13 +267,13 @@ Outline outline(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
+bool frames_wanted() {
+  const char* const text = std::getenv("HYBRIDCOMM_FR_FRAMES");
+  return text != nullptr && std::string(text) == "1";
+}
+
 std::shared_ptr<void> current_frames() {
-  static const bool wanted = [] {
-    const char* const text = std::getenv("HYBRIDCOMM_FR_FRAMES");
-    return text != nullptr && std::string(text) == "1";
-  }();
-  return wanted ? torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false)
-                : nullptr;
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false);
 }
 
 // ---- dumping ------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ const char* recorded_name(c10d::OpType type, const char* name, bool uneven);
 // they were one; of different shapes: their elements in all.
 Outline outline(const std::vector<at::Tensor>& tensors);
 
-// Where Python is now, if HYBRIDCOMM_FR_FRAMES=1 asks for it; else null.
+// Whether HYBRIDCOMM_FR_FRAMES=1 asks for where in Python operations are called.
+bool frames_wanted();
+// Where Python is now.
 std::shared_ptr<void> current_frames();
 
 // Everything in the recorder, pickled as torch's version 2.10. Takes the interpreter's lock only if
