@@ -51,21 +51,29 @@ FlightRecorder& FlightRecorder::instance() {
 
 uint32_t FlightRecorder::add_group(Group group) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool alone =
-      std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.alive; });
+  bool alone = true;
+  for (Member& member : members_) {
+    member.alive = member.alive && member.group.name != group.name;
+    alone = alone && !member.alive;
+  }
   if (alone) {
+    first_group_ += static_cast<uint32_t>(members_.size());
     members_.clear();
     first_ = last_ + 1;
   }
   Member& member = members_.emplace_back();
   member.turns.resize(2 * group.global_ranks.size());
   member.group = std::move(group);
-  return static_cast<uint32_t>(members_.size() - 1);
+  return first_group_ + static_cast<uint32_t>(members_.size() - 1);
 }
 
 void FlightRecorder::remove_group(uint32_t number) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  members_[number].alive = false;
+  if (Member* const member = find_group(number)) member->alive = false;
+}
+
+FlightRecorder::Member* FlightRecorder::find_group(uint32_t number) {
+  return number >= first_group_ ? &members_[number - first_group_] : nullptr;
 }
 
 // ---- operations ---------------------------------------------------------------------------------
@@ -74,18 +82,20 @@ uint64_t FlightRecorder::record(const RecordedCall& call, uint64_t sequence,
                                 Clock::time_point created, std::chrono::milliseconds timeout) {
   if (!enabled()) return 0;
   const std::lock_guard<std::mutex> lock(mutex_);
+  Member* const member = find_group(call.group);
+  if (member == nullptr) return 0;
   if (ring_.empty()) ring_.resize(capacity_);
   Entry& entry = ring_[++last_ % capacity_];
   entry.ticket = last_;
   entry.call = call;
   entry.sequence = sequence;
-  entry.turn = call.message && call.peer >= 0 ? next_turn(call) : 0;
+  entry.turn = call.message && call.peer >= 0 ? next_turn(*member, call) : 0;
   entry.created = created;
   entry.started = entry.ended = {};
   entry.error = ErrorKind::kNone;
   entry.timeout = timeout;
   entry.thread = std::this_thread::get_id();
-  if (!call.message) members_[call.group].status.enqueued = sequence;
+  if (!call.message) member->status.enqueued = sequence;
   return last_;
 }
 
@@ -94,7 +104,7 @@ void FlightRecorder::start(uint64_t ticket, Clock::time_point at) {
   Entry* const entry = find(ticket);
   if (entry == nullptr) return;
   entry->started = at;
-  if (!entry->call.message) members_[entry->call.group].status.started = entry->sequence;
+  if (!entry->call.message) find_group(entry->call.group)->status.started = entry->sequence;
 }
 
 void FlightRecorder::end(uint64_t ticket, Clock::time_point at, ErrorKind error, int peer) {
@@ -103,13 +113,12 @@ void FlightRecorder::end(uint64_t ticket, Clock::time_point at, ErrorKind error,
   if (entry == nullptr) return;
   entry->ended = at;
   entry->error = error;
+  Member& member = *find_group(entry->call.group);
   if (!entry->call.message) {
-    if (error == ErrorKind::kNone) {
-      members_[entry->call.group].status.completed = entry->sequence;
-    }
+    if (error == ErrorKind::kNone) member.status.completed = entry->sequence;
   } else if (entry->turn == 0 && peer >= 0) {
     entry->call.peer = peer;
-    entry->turn = next_turn(entry->call);
+    entry->turn = next_turn(member, entry->call);
   }
 }
 
@@ -120,15 +129,15 @@ FlightRecorder::Entry* FlightRecorder::find(uint64_t ticket) {
   return entry.ticket == ticket ? &entry : nullptr;
 }
 
-uint64_t FlightRecorder::next_turn(const RecordedCall& call) {
-  std::vector<uint64_t>& turns = members_[call.group].turns;
-  return ++turns[2 * static_cast<size_t>(call.peer) + (call.receives ? 1 : 0)];
+uint64_t FlightRecorder::next_turn(Member& member, const RecordedCall& call) {
+  return ++member.turns[2 * static_cast<size_t>(call.peer) + (call.receives ? 1 : 0)];
 }
 
 FlightRecorder::Recording FlightRecorder::recording() const {
   Recording recording;
   const std::lock_guard<std::mutex> lock(mutex_);
   recording.first = first_;
+  recording.first_group = first_group_;
   for (const Member& member : members_) {
     recording.groups.push_back(member.group);
     recording.status.push_back(member.status);

@@ -76,6 +76,7 @@ class FlightRecorder {
     std::vector<Status> status;  // of each group
     std::vector<Entry> entries;  // in the order of admission
     uint64_t first = 0;          // the ticket from which entries are numbered
+    uint32_t first_group = 0;    // the number of groups[0]
   };
 
   // The process's. The first call reads TORCH_FR_BUFFER_SIZE, or else TORCH_NCCL_TRACE_BUFFER_SIZE:
@@ -88,7 +89,8 @@ class FlightRecorder {
   bool enabled() const { return capacity_ > 0; }
 
   // Makes a group known. When all groups of before are gone, a new recording begins: entries are
-  // numbered from 0, on every rank alike.
+  // numbered from 0, on every rank alike. A group is gone when it is removed or when another takes
+  // its name (torch may keep a destroyed one alive for ever); it may still be used, unrecorded.
   uint32_t add_group(Group group);
   void remove_group(uint32_t number);
 
@@ -110,15 +112,18 @@ class FlightRecorder {
   };
 
   Entry* find(uint64_t ticket);
-  uint64_t next_turn(const RecordedCall& call);
+  // Null if it is of an earlier recording.
+  Member* find_group(uint32_t number);
+  static uint64_t next_turn(Member& member, const RecordedCall& call);
 
   const size_t capacity_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<Entry> ring_;   // [ticket % capacity], taken at the first entry
   std::vector<Member> members_;
-  uint64_t last_ = 0;   // ticket
-  uint64_t first_ = 1;  // of this recording
+  uint64_t last_ = 0;         // ticket
+  uint64_t first_ = 1;        // of this recording
+  uint32_t first_group_ = 0;  // the number of members_[0]
 };
 
 }  // namespace hybridcomm

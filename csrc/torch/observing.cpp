@@ -17,9 +17,12 @@ RecordedCall Group::record(const Call& call) {
   RecordedCall recorded;
   if (!FlightRecorder::instance().enabled()) return recorded;
   recorded.group = recorded_as();
-  recorded.name = recorded_name(call.kind.type, call.kind.name, call.arguments.splits != 0);
-  recorded.input = outline(call.inputs);
-  recorded.output = outline(call.outputs);
+  const bool uneven = call.arguments.splits != 0;
+  recorded.name = recorded_name(call.kind.type, call.kind.name, uneven);
+  // Of uneven calls only what all ranks have alike: the list's lengths in all.
+  const bool lists_inputs = call.inputs.size() > call.outputs.size();
+  recorded.input = outline(uneven && !lists_inputs ? call.outputs : call.inputs);
+  recorded.output = outline(uneven && lists_inputs ? call.inputs : call.outputs);
   if (records_frames_) recorded.frames = current_frames();
   return recorded;
 }

@@ -83,7 +83,6 @@ Group group_of(const FlightRecorder::Group& group, const FlightRecorder::Entry& 
           {group.global_ranks[low], group.global_ranks[high]}};
 }
 
-// Dumps of several ranks may be read in one process, so names of groups must tell them apart.
 Dict config(const std::map<std::string, Group>& groups) {
   Dict all = new_dict();
   for (const auto& [name, group] : groups) {
@@ -153,7 +152,8 @@ int64_t collective_number(const FlightRecorder::Entry& entry, uint32_t rank) {
 Dict describe(const FlightRecorder::Entry& entry, const FlightRecorder::Recording& recording,
               const Group& group, const TimeOfDay& time) {
   const RecordedCall& call = entry.call;
-  const uint32_t rank = recording.groups[call.group].rank;
+  const uint32_t number = call.group - recording.first_group;
+  const uint32_t rank = recording.groups[number].rank;
   const bool begun = entry.started != Clock::time_point{};
   const bool ended = entry.ended != Clock::time_point{};
   const bool completed = ended && entry.error == ErrorKind::kNone;
@@ -161,7 +161,7 @@ Dict describe(const FlightRecorder::Entry& entry, const FlightRecorder::Recordin
   thread << entry.thread;
   Dict d = new_dict();
   d.insert("record_id", static_cast<int64_t>(entry.ticket - recording.first));
-  d.insert("pg_id", static_cast<int64_t>(call.group));
+  d.insert("pg_id", static_cast<int64_t>(number));
   d.insert("process_group", std::make_tuple(group.name, group.description));
   d.insert("thread_name", "");
   d.insert("thread_id", thread.str());
@@ -233,9 +233,9 @@ const char* recorded_name(OpType type, const char* name, bool uneven) {
   switch (type) {
     case OpType::_ALLGATHER_BASE: return "_all_gather_base";
     case OpType::_REDUCE_SCATTER_BASE: return "_reduce_scatter_base";
-    // Of this the analyzer knows that ranks may name different sizes.
+    // Of this the analyzer knows that sizes may differ from rank to rank.
     case OpType::ALLTOALL_BASE: return "all_to_all";
-    // So it does of these.
+    // Names under which it does not multiply one rank's size by the world size.
     case OpType::ALLGATHER: return uneven ? "ALLGATHER_coalesced" : name;
     case OpType::REDUCE_SCATTER: return uneven ? "REDUCE_SCATTER_coalesced" : name;
     default: return name;
@@ -288,11 +288,11 @@ std::string dump_flight_recorder(bool only_active) {
   const TimeOfDay time;
   std::map<std::string, Group> groups;
   for (const FlightRecorder::Group& group : recording.groups) {
-    groups.try_emplace(group.name, Group{group.name, group.description, group.global_ranks});
+    groups.insert_or_assign(group.name, Group{group.name, group.description, group.global_ranks});
   }
   std::vector<Dict> descriptions;
   for (const FlightRecorder::Entry& entry : recording.entries) {
-    Group group = group_of(recording.groups[entry.call.group], entry);
+    Group group = group_of(recording.groups[entry.call.group - recording.first_group], entry);
     descriptions.push_back(describe(entry, recording, group, time));
     groups.try_emplace(group.name, std::move(group));
   }

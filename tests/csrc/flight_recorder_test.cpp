@@ -85,12 +85,21 @@ void begins_anew_when_all_groups_are_gone() {
   // Until then they can be read.
   CHECK(recorder.recording().groups.size() == 3);
   const uint32_t d = add(recorder, "d");
-  CHECK(d == 0 && recorder.recording().entries.empty());
+  CHECK(d == 3 && recorder.recording().entries.empty());
   const uint64_t ticket = record(recorder, collective(d), 1);
   recorder.end(old, kThen, ErrorKind::kNone, -1);
   const FlightRecorder::Recording all = recorder.recording();
   CHECK(all.entries.size() == 1 && all.first == ticket);
   CHECK(all.entries[0].ended == Clock::time_point{} && all.groups[0].name == "d");
+  CHECK(all.first_group == d && all.groups.size() == 1);
+
+  // Another takes the name. The old one may go on, but is not heard of.
+  const uint32_t e = add(recorder, "d");
+  recorder.remove_group(d);
+  CHECK(e == 4 && record(recorder, collective(d), 2) == 0);
+  CHECK(record(recorder, collective(e), 1) != 0 && recorder.recording().entries.size() == 1);
+  add(recorder, "f");
+  CHECK(recorder.recording().groups.size() == 2);
 }
 
 void may_be_off() {
