@@ -48,6 +48,14 @@ def ours(pool: RankPool) -> RankPool:
     return pool
 
 
+@pytest.fixture
+def compiled(ours: RankPool) -> RankPool:
+    """The pool, for tests of what only the compiled implementation has."""
+    if ours.implementation != "compiled":
+        pytest.skip(f"the {ours.implementation} implementation has none of this")
+    return ours
+
+
 _CASE_COUNT = pytest.StashKey[list[int]]()
 
 

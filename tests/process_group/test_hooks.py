@@ -51,9 +51,10 @@ def _hooked() -> tuple[list[tuple[str, int, bool, bool]], set[str], bool, str]:
     return sorted(seen, key=lambda one: (one[1], one[0])), threads, has, refused
 
 
-def test_the_hook_sees_each_operation(ours: RankPool) -> None:
-    for rank, (seen, threads, has, refused) in enumerate(ours.run(2, _hooked)):
-        assert has and "already" in refused
+def test_the_hook_sees_each_operation(compiled: RankPool) -> None:
+    for rank, (seen, threads, has, refused) in enumerate(compiled.run(2, _hooked)):
+        assert has
+        assert "already" in refused
         assert [(name, sequence) for name, sequence, _, _ in seen] == [
             ("SEND" if rank == 0 else "RECV", 1),
             ("ALLREDUCE", 2),
@@ -79,8 +80,8 @@ def _throwing() -> tuple[int, float]:
     return calls, values[0].item()
 
 
-def test_a_hook_that_throws_ends_nothing(ours: RankPool) -> None:
-    assert ours.run(2, _throwing) == [(3, 8.0)] * 2
+def test_a_hook_that_throws_ends_nothing(compiled: RankPool) -> None:
+    assert compiled.run(2, _throwing) == [(3, 8.0)] * 2
 
 
 def _waiting_in_a_callback() -> str:
@@ -90,8 +91,8 @@ def _waiting_in_a_callback() -> str:
     return caught(future.wait).message
 
 
-def test_a_callback_cannot_wait_for_itself(ours: RankPool) -> None:
-    for message in ours.run(2, _waiting_in_a_callback):
+def test_a_callback_cannot_wait_for_itself(compiled: RankPool) -> None:
+    for message in compiled.run(2, _waiting_in_a_callback):
         assert "in a callback" in message
 
 
@@ -107,9 +108,9 @@ def _results() -> tuple[int, int]:
     return first, bad.get_future_result().wait()
 
 
-def test_results_are_numbers(ours: RankPool) -> None:
+def test_results_are_numbers(compiled: RankPool) -> None:
     # torch's WorkResult: 0 success, 1 time-out.
-    assert ours.run(2, _results, group_timeout=0.3) == [(0, 1)] * 2
+    assert compiled.run(2, _results, group_timeout=0.3) == [(0, 1)] * 2
 
 
 def _memory() -> tuple[dict[str, int], dict[str, int], list[int], str]:
@@ -128,12 +129,11 @@ def _memory() -> tuple[dict[str, int], dict[str, int], list[int], str]:
     return before, _backend().memory_stats(), tensor.tolist(), refused.message
 
 
-def test_memory_is_counted(ours: RankPool) -> None:
-    for before, after, values, refused in ours.run(2, _memory):
+def test_memory_is_counted(compiled: RankPool) -> None:
+    for before, after, values, refused in compiled.run(2, _memory):
         assert set(before.values()) == {0}
         assert after["message_pairs"] == 1
-        assert after["collectives_mapped_bytes"] > after["messages_mapped_bytes"] > 4096
+        # Both are of the same shape here: two ranks, four slots each way.
+        assert after["collectives_mapped_bytes"] == after["messages_mapped_bytes"] > 1 << 20
         assert values == [3.0] * 5
-        assert "meta" in refused and "host memory" in refused
-
-
+        assert "meta; this backend's tensors lie in host memory" in refused

@@ -38,10 +38,8 @@ def _profiled(directory: str) -> list[dict[str, Any]]:
     return [event["args"] for event in sorted(named, key=lambda event: float(event["ts"]))]
 
 
-def test_events_describe_collectives_and_messages(ours: RankPool, tmp_path: Path) -> None:
-    if ours.implementation != "compiled":
-        return
-    for rank, events in enumerate(ours.run(2, _profiled, str(tmp_path))):
+def test_events_describe_collectives_and_messages(compiled: RankPool, tmp_path: Path) -> None:
+    for rank, events in enumerate(compiled.run(2, _profiled, str(tmp_path))):
         assert [event["Collective name"] for event in events] == [
             "all_reduce",
             "send" if rank == 0 else "recv",
@@ -56,7 +54,7 @@ def test_events_describe_collectives_and_messages(ours: RankPool, tmp_path: Path
             assert event["Group size"] == 2
         assert (reduced["In msg nelems"], reduced["Out msg nelems"]) == (10, 10)
         assert reduced["dtype"] == "Float"
-        assert message["dtype"] == "Long" and message["In msg nelems"] == 3
+        assert (message["dtype"], message["In msg nelems"]) == ("Long", 3)
         assert json.loads(exchanged["In split size"]) == ([1, 2] if rank == 0 else [3, 1])
         assert json.loads(exchanged["Out split size"]) == ([1, 3] if rank == 0 else [2, 1])
         assert [event["Seq"] for event in events] == [2, 1, 3, 4]
