@@ -93,11 +93,6 @@ void Communicator::run(OperationArguments arguments) {
   help_until_done(enqueue(std::move(arguments)), Clock::time_point::max());
 }
 
-uint64_t Communicator::mapped_bytes() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return region_ != nullptr ? shm::region_bytes(region_->shape()) : 0;
-}
-
 void Communicator::list_bells(SleepingPlace& place) const {
   if (region_ != nullptr) {
     place.bells.push_back(&region_->control(options_.rank).bell);

@@ -58,7 +58,10 @@ class Communicator final : public Service {
 
   const CommunicatorOptions& options() const { return options_; }
   // Of the shared memory that the group has mapped by now; resident is what has been used of it.
-  uint64_t mapped_bytes() const;
+  uint64_t mapped_bytes() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return region_ != nullptr ? shm::region_bytes(region_->shape()) : 0;
+  }
 
  private:
   using Current = std::shared_ptr<CollectiveOperation>;

@@ -91,6 +91,7 @@ def _one_of_each() -> None:
             for call in (dist.isend, dist.irecv)
         ]
         for request in requests:
+            assert request is not None
             request.wait()
     if rank == 0:
         for _ in range(1, world):

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from tests.support.caught import caught
 from tests.support.ranks import RankPool
 
-
 # torch declares neither timing nor the coalescing manager.
 _dist: Any = dist
 
