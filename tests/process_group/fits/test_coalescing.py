@@ -130,12 +130,12 @@ def _mixed() -> list[Any]:
     """A batch of another thread's group does not swallow what this one does."""
     other = dist.new_group()
     value, alone = torch.ones(4), torch.ones(2)
-    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
-    backend._start_coalescing()
+    group: Any = dist.group.WORLD
+    group._start_coalescing(torch.device("cpu"))
     dist.all_reduce(value)
     dist.all_reduce(alone, group=other)
     immediately = alone.tolist()
-    backend._end_coalescing().wait()
+    group._end_coalescing(torch.device("cpu")).wait()
     return [immediately, value.tolist()]
 
 

@@ -135,9 +135,10 @@ def _shrink(excluded: list[int]) -> dict[str, Any]:
     }
 
 
+# torch shrinks backends; the group in plain Python is a process group itself.
 @pytest.mark.parametrize("excluded", [[0], [1, 3]])
-def test_a_group_shrinks(ours: RankPool, excluded: list[int]) -> None:
-    found = ours.run(4, _shrink, excluded)
+def test_a_group_shrinks(compiled: RankPool, excluded: list[int]) -> None:
+    found = compiled.run(4, _shrink, excluded)
     stay = [rank for rank in range(4) if rank not in excluded]
     for rank, part in enumerate(found):
         if rank in excluded:
@@ -164,8 +165,8 @@ def _shrink_after_death() -> list[Any]:
     return [error, dist.get_rank(), total.item()]
 
 
-def test_survivors_shrink_the_group_and_go_on(ours: RankPool) -> None:
-    call = ours.start(3, _shrink_after_death)
+def test_survivors_shrink_the_group_and_go_on(compiled: RankPool) -> None:
+    call = compiled.start(3, _shrink_after_death)
     for _ in range(3):
         call.next_report()
     call.kill(1)
@@ -188,8 +189,8 @@ def _shrink_a_part() -> list[float]:
     return total.tolist()
 
 
-def test_a_subgroup_shrinks_by_itself(ours: RankPool) -> None:
-    assert ours.run(4, _shrink_a_part) == [[1111.0]] * 4
+def test_a_subgroup_shrinks_by_itself(compiled: RankPool) -> None:
+    assert compiled.run(4, _shrink_a_part) == [[1111.0]] * 4
 
 
 def _subgroups() -> list[list[float]]:
