@@ -32,9 +32,9 @@ class ProcessGroupHybridcomm : public c10d::Backend {
 
   // What torch reads and sets on every group, and what the user fixed.
   //
-  // torch's DDP takes any group that it knows as "gloo" for Gloo's own class, and logs what lies
-  // where that one has its devices and threads [torch 2.13]. A group that stands in for Gloo must
-  // have something there.
+  // torch's DDP takes any group that it knows as "gloo" for Gloo's own class, and logs the threads
+  // that it finds in the options of that one [torch 2.13]. So that a group which stands in for Gloo
+  // has something there, `threads` lies where Gloo's lies, and so does `options_` below.
   struct Options : c10d::Backend::Options {
     Options() : c10d::Backend::Options(kName) {}
     std::vector<std::shared_ptr<void>> devices;
@@ -223,9 +223,9 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   // What `rank` of this group is in the job.
   uint64_t global_rank(int rank) const;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
-  const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Communicator> communicator_;
+  const c10::intrusive_ptr<Options> options_;  // second, as Gloo's: see Options
+  const c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<Messenger> messenger_;
   const std::string& group_;  // its name, for errors
   const int process_id_;
