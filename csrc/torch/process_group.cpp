@@ -136,8 +136,7 @@ void ProcessGroupHybridcomm::shutdown() {
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupHybridcomm::regrouped(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    const c10::intrusive_ptr<c10d::Backend::Options>& options,
-    std::vector<uint64_t> global_ranks) const {
+    const c10::intrusive_ptr<c10d::Backend::Options>& options, std::vector<uint64_t> global_ranks) {
   auto own = c10::make_intrusive<Options>(*options_);
   own->group_name += "/" + std::to_string(size);
   if (options != nullptr) {
@@ -147,8 +146,18 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupHybridcomm::regrouped(
       own->preferences = ours->preferences;
     }
   }
+  // torch asks once for each type of device, and drops all answers but the first [torch 2.13]. The
+  // end of the second would be read in the store as that of the first.
+  const c10::intrusive_ptr<c10d::Backend> last = regrouped_.lock();
+  if (const auto* ours = static_cast<const ProcessGroupHybridcomm*>(last.get());
+      ours != nullptr && ours->store_ == store && ours->group_ == own->group_name) {
+    return last;
+  }
   own->global_ranks_in_group = std::move(global_ranks);
-  return c10::make_intrusive<ProcessGroupHybridcomm>(store, rank, size, std::move(own));
+  c10::intrusive_ptr<c10d::Backend> made =
+      c10::make_intrusive<ProcessGroupHybridcomm>(store, rank, size, std::move(own));
+  regrouped_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
+  return made;
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupHybridcomm::split(

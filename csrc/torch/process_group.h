@@ -50,7 +50,10 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   ~ProcessGroupHybridcomm() override;
 
   const std::string getBackendName() const override { return kName; }
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  // A copy: torch writes the name and time-out of a new group into what it is given.
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>(*options_);
+  }
 
   // ---- collectives.cpp
   // ---------------------------------------------------------------------------
@@ -218,7 +221,7 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> regrouped(
       const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
       const c10::intrusive_ptr<c10d::Backend::Options>& options,
-      std::vector<uint64_t> global_ranks) const;
+      std::vector<uint64_t> global_ranks);
 
   // What `rank` of this group is in the job.
   uint64_t global_rank(int rank) const;
@@ -235,6 +238,8 @@ class ProcessGroupHybridcomm : public c10d::Backend {
   std::optional<uint32_t> recorded_as_;
   uint32_t monitored_barriers_ = 0;
   int shrunk_ = 0;
+  // The last group that was made out of this one.
+  c10::weak_intrusive_ptr<c10d::Backend> regrouped_{c10::intrusive_ptr<c10d::Backend>()};
 
   mutable std::mutex batch_mutex_;
   std::unordered_map<std::thread::id, Batch> batches_;
