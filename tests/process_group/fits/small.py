@@ -11,18 +11,19 @@ from torch import Tensor, nn
 RATE = 0.1
 
 
-def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def network(hidden: int = 11) -> nn.Sequential:
     """Makes the network, the same on every rank.
 
     Args:
-        dtype: Of its parameters.
+        hidden: Number of hidden features.
 
     Returns:
         Three layers, of sizes that few numbers of ranks divide.
     """
     torch.manual_seed(5)
-    layers = [nn.Linear(6, 11), nn.Tanh(), nn.Linear(11, 7), nn.Tanh(), nn.Linear(7, 3)]
-    return nn.Sequential(*layers).to(dtype)
+    return nn.Sequential(
+        nn.Linear(6, hidden), nn.Tanh(), nn.Linear(hidden, 7), nn.Tanh(), nn.Linear(7, 3)
+    )
 
 
 def batch(step: int, rank: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -55,7 +56,11 @@ def loss_of(model: Callable[[Tensor], Tensor], data: tuple[Tensor, Tensor]) -> T
 
 
 def train_alone(
-    world: int, steps: int, parts: int = 1, compute: torch.dtype = torch.float32
+    world: int,
+    steps: int,
+    parts: int = 1,
+    compute: torch.dtype = torch.float32,
+    hidden: int = 11,
 ) -> tuple[list[list[float]], list[Tensor]]:
     """Trains in one process what `world` ranks train together.
 
@@ -67,11 +72,12 @@ def train_alone(
         steps: Number of steps.
         parts: Batches whose gradients are added up before a step.
         compute: Data type of the forward and backward pass; parameters are float32.
+        hidden: As in `network`.
 
     Returns:
         Losses by step and rank, and the parameters at the end.
     """
-    model = network()
+    model = network(hidden)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     losses = []
     for step in range(steps):

@@ -26,7 +26,7 @@ def _barriers() -> list[float]:
             time.sleep(0.1)
         came = time.monotonic()
         if late == 0:
-            dist.barrier(device_ids=None)
+            dist.barrier(device_ids=[0])
         else:
             _world().monitored_barrier(timedelta(seconds=20), wait_all_ranks=late == 1)
         left.append(came if rank == late else time.monotonic())

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
     fully_shard,
 )
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.process_group.fits.small import RATE, batch, loss_of, network, train_alone
 from tests.support.ranks import RankPool
@@ -37,9 +38,15 @@ def _sharded_modules(model: Any) -> list[FSDPModule]:
 
 
 def _train(
-    model: Any, parts: int = 1, compute: torch.dtype = torch.float32, rate: float = RATE
+    model: Any,
+    parts: int = 1,
+    compute: torch.dtype = torch.float32,
+    rate: float = RATE,
+    rank: int | None = None,
 ) -> list[float]:
-    """Trains; returns this rank's loss of each step."""
+    """Trains on the data of a rank, by default this one; returns the loss of each step."""
+    if rank is None:
+        rank = dist.get_rank()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
     for step in range(_STEPS):
@@ -47,7 +54,7 @@ def _train(
         for part in range(parts):
             if parts > 1:
                 model.set_requires_gradient_sync(part == parts - 1)
-            loss = loss_of(model, batch(step * parts + part, dist.get_rank(), compute)) / parts
+            loss = loss_of(model, batch(step * parts + part, rank, compute)) / parts
             loss.backward()
             total += loss.item()
         optimizer.step()
@@ -83,6 +90,13 @@ def _fully_shard(mode: str) -> tuple[list[float], list[float], bool]:
     return losses, [of_ranks[rank] for of_ranks in alone], same
 
 
+def test_the_comparison_would_tell_a_rank_left_out() -> None:
+    (both, with_both), (one, with_one) = (train_alone(world, _STEPS) for world in (2, 1))
+    assert both[0][0] == one[0][0]
+    assert all(a[0] != b[0] for a, b in zip(both[1:], one[1:], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(with_both, with_one, strict=True))
+
+
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("mode", ["plain", "parameters kept", "accumulation", "mixed precision"])
 def test_fsdp2_trains_what_one_process_trains(ours: RankPool, mode: str, world: int) -> None:
@@ -107,6 +121,23 @@ def _hybrid() -> tuple[list[float], list[float]]:
 
 def test_fsdp2_shards_within_pairs_and_replicates_across(ours: RankPool) -> None:
     for losses, alone in ours.run(4, _hybrid):
+        assert losses == pytest.approx(alone, rel=1e-5)
+
+
+def _with_tensor_parallel() -> tuple[list[float], list[float]]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model: Any = parallelize_module(network(hidden=12), mesh["tensor"], plan)
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh["data"])
+    rank = mesh.get_local_rank("data")
+    losses = _train(model, rank=rank)
+    alone, _ = train_alone(2, _STEPS, hidden=12)
+    return losses, [of_ranks[rank] for of_ranks in alone]
+
+
+def test_fsdp2_of_a_network_split_by_tensor_parallelism(ours: RankPool) -> None:
+    for losses, alone in ours.run(4, _with_tensor_parallel):
         assert losses == pytest.approx(alone, rel=1e-5)
 
 

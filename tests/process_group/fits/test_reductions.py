@@ -75,6 +75,18 @@ def test_sparse_tensors(
     assert pool.run(3, _sparse_sum, dtype, dense, asynchronously) == [True] * 3
 
 
+def _sparse_average() -> bool:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mine = _sparse(rank, world, torch.float32, 1)
+    dist.all_reduce(mine, dist.ReduceOp.AVG)
+    parts = [_sparse(of, world, torch.float32, 1).to_dense() for of in range(world)]
+    return torch.equal(mine.to_dense(), torch.stack(parts).sum(0) / world)
+
+
+def test_the_average_of_sparse_tensors(ours: RankPool) -> None:
+    assert ours.run(3, _sparse_average) == [True] * 3
+
+
 def _sparse_mismatch() -> Caught:
     size = (4, 4 + dist.get_rank())
     mine = torch.sparse_coo_tensor(torch.tensor([[1], [2]]), torch.ones(1), size)
