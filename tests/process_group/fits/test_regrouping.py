@@ -69,6 +69,23 @@ def test_a_rank_in_no_part_has_no_group(ours: RankPool) -> None:
     assert [found[rank]["used"][0] for rank in (0, 2)] == [101.0] * 2
 
 
+def _split_again() -> list[list[float]]:
+    """Three times under one name: the parts before are still used, or gone."""
+    used, kept = [], []
+    for keep in (True, False, True):
+        part = _world().split_group([0, 1] if dist.get_rank() < 2 else [2, 3])
+        used.append(_use(part))
+        if keep:
+            kept.append(part)
+        del part
+    return used + [_use(part) for part in kept]
+
+
+def test_a_group_is_split_again(ours: RankPool) -> None:
+    for rank, used in enumerate(ours.run(4, _split_again)):
+        assert used == [[11.0 * 100.0 ** (rank // 2), 101.0 - rank % 2]] * 5
+
+
 def _split_and_fail() -> list[Caught]:
     """An error in a part names the rank by its number in the job, too."""
     group = _world().split_group([1, 2], group_name="part")
