@@ -18,6 +18,8 @@ namespace hybridcomm {
 struct OperationArguments : Completion {
   std::shared_ptr<const Program> program;
   std::string algorithm;  // the program's name, at most 31 bytes; ranks must agree on it
+  // What the caller called, for errors, where that is not the program's collective.
+  const char* call_name = nullptr;
   DType dtype = DType::kUInt8;
   RedOp redop = RedOp::kSum;
   // Elements of one buffer where all are equally long, else of all. Ranks must agree on it, but
@@ -48,7 +50,9 @@ class CollectiveOperation final : public Operation {
 
   const OperationArguments& arguments() const { return arguments_; }
   Collective collective() const { return arguments_.program->collective(); }
-  const char* name() const override { return collective_name(collective()); }
+  const char* name() const override {
+    return arguments_.call_name != nullptr ? arguments_.call_name : collective_name(collective());
+  }
   std::string contents() const override;
   uint64_t bytes() const override { return arguments_.count * dtype_size(arguments_.dtype); }
 

@@ -90,8 +90,11 @@ ErrorInfo Communicator::describe_cause(const CollectiveOperation& operation, uin
 
 std::string Communicator::explain_mismatch(uint32_t a, uint32_t b) const {
   const shm::OperationHeader& header = latest_header(a);
-  if (static_cast<Collective>(header.collective) == Collective::kAllToAll &&
-      std::memcmp(&header, &latest_header(b), sizeof(header)) == 0) {
+  if (std::memcmp(&header, &latest_header(b), sizeof(header)) == 0) {
+    if (static_cast<Collective>(header.collective) != Collective::kAllToAll) {
+      return "what " + name(a) + " and " + name(b) +
+             " gave does not fit together: see the error of " + name(a);
+    }
     const bool forwards = broken_promise(a, b, header.sequence);
     const uint32_t from = forwards ? a : b, to = forwards ? b : a;
     const LinkControl& link = region_->link(0, from, to);

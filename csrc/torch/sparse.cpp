@@ -109,6 +109,7 @@ Group::WorkPtr Group::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOp
 
   choose(call, {DType::kInt64, state->own_shape.size()}, RedOp::kSum, std::nullopt,
          options.timeout);
+  call.arguments.call_name = "all_reduce";
   const uint64_t part = state->own_shape.size() * sizeof(int64_t);
   call.arguments.inputs = {{state->own_shape.data(), part}};
   call.arguments.outputs = even_parts({state->shapes.data(), part * static_cast<uint64_t>(size_)});
