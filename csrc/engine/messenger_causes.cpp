@@ -146,7 +146,10 @@ std::optional<Trouble> Messenger::read_cause(uint64_t word) const {
     default: why = "the group failed on " + name(reporter) + "; see that rank's error";
   }
   const bool known = kind > ErrorKind::kNone && kind <= ErrorKind::kSystem;
-  return Trouble{known ? kind : ErrorKind::kSystem, blamed, why, nullptr, reporter};
+  // Of two ranks that disagree each blames the other.
+  const bool with_us = kind == ErrorKind::kMismatch && blamed == own;
+  return Trouble{known ? kind : ErrorKind::kSystem, with_us ? reporter : blamed, why, nullptr,
+                 reporter};
 }
 
 }  // namespace hybridcomm
