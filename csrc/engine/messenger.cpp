@@ -353,9 +353,7 @@ bool Messenger::join_some() {
     progressed |= join(pair);
     if (had_region == (pair.region() != nullptr) && !pair.joined()) continue;
     progressed = true;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    regions_[pair.peer()] = pair.region();
-    joined_ += pair.joined();
+    note_join(pair);
   }
   const auto longer = std::min(join_pause_ + join_pause_ / 8, kLongJoinPoll);
   const auto pause = !waiting                   ? std::chrono::microseconds(0)
@@ -379,6 +377,24 @@ bool Messenger::join(Pair& pair) {
     if (!pair.left()) throw;
     return true;
   }
+}
+
+// The last packet of a join lies in the socket from the moment on at which the peer has joined.
+bool Messenger::finish_join(Pair& pair) {
+  if (pair.region() == nullptr) return false;
+  try {
+    if (!pair.join()) return false;
+  } catch (const Trouble&) {
+    return false;
+  }
+  note_join(pair);
+  return true;
+}
+
+void Messenger::note_join(const Pair& pair) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  regions_[pair.peer()] = pair.region();
+  joined_ += pair.joined();
 }
 
 // ---- ends ---------------------------------------------------------------------------------------

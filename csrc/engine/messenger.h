@@ -114,6 +114,9 @@ class Messenger final : public Service {
   // True if a pair has got on.
   bool join_some();
   bool join(Pair& pair);
+  // Ends a join that the peer has ended; false if it has not.
+  bool finish_join(Pair& pair);
+  void note_join(const Pair& pair);
   bool joining() const { return join_pause_.count() > 0; }
   Pair& pair_with(uint32_t peer);
   Pair* find_pair(int peer) const;  // null if there is none
@@ -141,7 +144,7 @@ class Messenger final : public Service {
   std::optional<Trouble> told_by_regions() const;
   std::optional<Trouble> told_by_store();
   // What a peer that has not joined says in the store; notes there if it left.
-  std::optional<Trouble> hear_of(Pair& pair) const;
+  std::optional<Trouble> hear_of(Pair& pair);
   std::optional<Trouble> read_cause(uint64_t word) const;
   void latch_everywhere(ErrorKind kind, int peer, uint32_t reporter);
   void set_state(const std::string& state) const;

@@ -91,14 +91,15 @@ std::optional<Trouble> Messenger::told_by_store() {
   return std::nullopt;
 }
 
-std::optional<Trouble> Messenger::hear_of(Pair& pair) const {
+std::optional<Trouble> Messenger::hear_of(Pair& pair) {
   if (store_ == nullptr) return std::nullopt;
   uint64_t word = 0;
   try {
     const std::string state = store_->try_get(state_key(pair.peer())).value_or("");
     if (state.empty()) return std::nullopt;
     if (state == kLeft) {
-      pair.note_left();
+      // It may have joined, and sent, before it left.
+      if (!finish_join(pair)) pair.note_left();
       return std::nullopt;
     }
     word = std::stoull(state);

@@ -322,6 +322,8 @@ class Follower : public Join {
           // A forked child may keep the dead rank 0's listener open: only the card tells.
           leader_.watch(*store_);
         } else if (!membership_.processes[0]->alive()) {
+          // What it sent between the two looks is there all the same.
+          if (receive(socket_, packet) == Receipt::kPacket) return meet(packet);
           throw peer_lost(0, "died while the group was being joined");
         }
         return false;
