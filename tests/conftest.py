@@ -18,9 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--implementation",
-        choices=("compiled", "reference"),
-        default="compiled",
-        help="which implementation of hybridcomm the process-group tests run",
+        choices=("compiled", "reference", "both"),
+        help="which implementation of hybridcomm the process-group tests run; without it, the "
+        "compiled one, and both where a test is marked so",
     )
     parser.addoption(
         "--strength",
@@ -32,11 +32,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives tests that use the pool one run per implementation that is asked for."""
+    if "pool" not in metafunc.fixturenames:
+        return
+    asked = metafunc.config.getoption("--implementation")
+    if asked is None:
+        marked = metafunc.definition.get_closest_marker("both_implementations")
+        asked = (
+            "both" if marked and metafunc.config.getoption("--backend") == "hybridcomm" else None
+        )
+    if asked == "both":
+        metafunc.parametrize("pool", ["compiled", "reference"], indirect=True, scope="session")
+    elif asked is not None:
+        metafunc.parametrize("pool", [asked], indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
 def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
     """Rank processes for the whole session; at its end, nothing of them may be left."""
-    option = request.config.getoption
-    with RankPool(option("--backend"), implementation=option("--implementation")) as ranks:
+    implementation = getattr(request, "param", "compiled")
+    with RankPool(request.config.getoption("--backend"), implementation=implementation) as ranks:
         yield ranks
 
 

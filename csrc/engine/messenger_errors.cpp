@@ -122,7 +122,7 @@ void Messenger::look_for_deadlines(Finished& finished) {
     int peer = -1;
     const std::string what = waiting_for_peer(*message, peer);
     const std::string why =
-        "timed out after " + std::to_string(message->timeout_.count()) + " ms waiting for " + what;
+        "Timed out after " + std::to_string(message->timeout_.count()) + " ms waiting for " + what;
     if (message->begun_) throw Trouble{ErrorKind::kTimeout, peer, why, message};
     withdraw(message, why, peer, finished);
   }

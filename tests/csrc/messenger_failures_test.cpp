@@ -104,7 +104,7 @@ std::optional<ErrorInfo> expect_timeout(milliseconds timeout, Call&& call) {
   for (int i = 0; i < 4 && best > timeout * 11 / 10; ++i) {
     const milliseconds took = time_of([&] { error = caught(call); });
     CHECK_ERROR(error, kTimeout,
-                has(error, "timed out after " + std::to_string(timeout.count()) + " ms"));
+                has(error, "Timed out after " + std::to_string(timeout.count()) + " ms"));
     CHECK(took >= timeout, "%lld ms", static_cast<long long>(took.count()));
     best = std::min(best, took);
   }

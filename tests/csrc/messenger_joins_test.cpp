@@ -229,6 +229,26 @@ void leaving_before_joining_is_no_death() {
   });
 }
 
+// Rank 1 sends and leaves in the same breath, at a moment when rank 0 may not have ended the join.
+void what_was_sent_before_leaving_arrives() {
+  for (int round = 0; round < 60; ++round) {
+    in_processes("sent and left", 2, [&](Stage& stage, uint32_t rank) {
+      const auto messenger = join(stage, rank, 2);
+      Bytes bytes = rank == 1 ? pattern(1, 100) : Bytes(100);
+      if (rank == 1) {
+        messenger->run(send_to(0, bytes, 1));
+        messenger->shutdown();
+        return true;
+      }
+      // So that some looks at what rank 1 says in the store fall between its two calls.
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * (round % 30)));
+      messenger->run(recv_from(1, bytes, 1));
+      CHECK(difference(bytes, 1).empty());
+      return true;
+    });
+  }
+}
+
 void the_last_words_of_the_dead_are_delivered() {
   in_processes("last words", 2, [](Stage& stage, uint32_t rank) {
     const auto messenger = join(stage, rank, 2);
@@ -267,6 +287,7 @@ int main() {
   deaths_are_noticed_along_a_chain();
   a_death_is_noticed_by_whoever_takes_from_any();
   leaving_before_joining_is_no_death();
+  what_was_sent_before_leaving_arrives();
   the_last_words_of_the_dead_are_delivered();
   ranks_that_are_set_up_differently_are_named();
   whoever_does_not_come_is_named();
