@@ -74,6 +74,15 @@ def test_equal_seeds_give_equal_losses(gloo_run: tuple[Settings, Path, Run], bac
     ]
 
 
+def test_plain_python_gives_the_same_losses(
+    gloo_run: tuple[Settings, Path, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The implementation without anything compiled, to the last bit as well."""
+    settings, path, run = gloo_run
+    monkeypatch.setenv("HYBRIDCOMM_IMPL", "reference")
+    assert largest_difference(run, train_over("hybridcomm", settings, path)) == 0
+
+
 @pytest.mark.parametrize("backend", [BACKENDS[-1]])
 def test_turns_do_not_change_training(gloo_run: tuple[Settings, Path, Run], backend: str) -> None:
     """Taking turns with another backend gives the losses of training alone."""
