@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hybridcomm.process_group.environment import warn_of_unknown
 from hybridcomm.process_group.implementation import choose
 from hybridcomm.process_group.options import Options
 
@@ -38,6 +39,7 @@ def create(group: _DistributedBackendOptions, options: object = None) -> Backend
             f"pg_options is {type(options).__name__}; hybridcomm takes hybridcomm.Options"
         )
     chosen = options.with_environment()
+    warn_of_unknown()
     global_ranks = list(group.global_ranks_in_group)
     if choose() == "reference":
         from hybridcomm.reference.group import GroupOptions, ReferenceProcessGroup
