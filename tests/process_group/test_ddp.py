@@ -124,6 +124,11 @@ def test_a_rank_that_dies_in_training_is_named_through_ddp(ours: RankPool) -> No
     for rank in (0, 2):
         error = outcomes[rank].value
         assert error is not None, outcomes[rank].failure
-        assert "PeerLostError" in error.classes, error
-        assert error.peer == 1
+        if ours.implementation == "reference":
+            # torch gives Python no way to fail a future of C++ with an error of its own class.
+            assert "PeerLostError" in error.message
+            assert "rank 1 died" in error.message
+        else:
+            assert "PeerLostError" in error.classes, error
+            assert error.peer == 1
         assert error.raised_at - killed_at < 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from tests.support.leftovers import Footprint, footprint, settled_footprint
 from tests.support.ranks import RankPool
 
 _MANY = 16
+_REST = 0.2  # seconds; what had to be done only once ends meanwhile
 
 
 @pytest.fixture(scope="module")
@@ -125,22 +127,28 @@ def test_two_hundred_groups_with_messages_leave_nothing(ours: RankPool) -> None:
         assert late.descriptors == early.descriptors
         assert late.threads == early.threads
         assert late.shared_bytes == early.shared_bytes
-        assert late.virtual_bytes - early.virtual_bytes < 1 << 20
+        # Python's own allocator takes memory by the MiB.
+        assert late.virtual_bytes - early.virtual_bytes < 2 << 20
 
 
 def _all_at_once(times: int) -> tuple[Footprint, Footprint, Footprint, Footprint]:
     """Before there are groups; with groups that nobody has used; all used; all destroyed."""
+    world = dist.group.WORLD
+    assert world is not None
+    _use(world, 0)
     warm = dist.new_group()
     assert warm is not None
     _use(warm, 0)
     dist.destroy_process_group(warm)
-    del warm
+    del warm, world
+    time.sleep(_REST)
     before = footprint()
     groups = [dist.new_group() for _ in range(times)]
     idle = footprint()
     for number, group in enumerate(groups):
         assert group is not None
         _use(group, number)
+    time.sleep(_REST)
     used = footprint()
     for group in groups:
         dist.destroy_process_group(group)
@@ -154,7 +162,8 @@ def test_two_hundred_groups_at_once(ours: RankPool) -> None:
     for before, idle, used, after in ours.run(2, _all_at_once, 200, timeout=60):
         assert idle[:3] == before[:3]
         assert used.threads == before.threads
-        assert used.shared_bytes > before.shared_bytes
+        if ours.implementation == "compiled":
+            assert used.shared_bytes > before.shared_bytes
         assert after[:3] == before[:3]
 
 

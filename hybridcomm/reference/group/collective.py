@@ -12,7 +12,7 @@ from ..lane import Lane, Memory, Windows
 from ..numerics import RedOp
 from ..tables import chunk_table
 from .dtypes import CODES, name_of_code
-from .errors import FailedError, Identity, Kind
+from .errors import FailedError, Identity, Kind, size_text
 from .frames import Call, FrameError
 from .links import LinkEnds
 from .operation import Collect
@@ -64,15 +64,16 @@ class Board:
         return [rank for rank, calls in self._calls.items() if not calls]
 
 
-def describe_call(call: Call | None, name: str | None = None) -> str:
+def describe_call(call: Call | None) -> str:
     """A call in words."""
     if call is None:
         return "nothing yet"
-    words = [f"{name or call.collective.word} #{call.sequence}"]
+    words = [f"{call.collective.word} #{call.sequence}"]
     if call.collective is not Collective.BARRIER:
-        words.append(f"of {call.count} {name_of_code(call.dtype)}")
-        if call.splits:
-            words.append("in uneven parts")
+        # Of an all-to-all, every pair of ranks has a size of its own.
+        count = "" if call.collective is Collective.ALL_TO_ALL else f"{call.count} "
+        uneven = ", unevenly split" if call.splits else ""
+        words.append(f"of {count}{name_of_code(call.dtype)}{uneven}")
     if Layout(call.collective, 1, 1).reduces:
         known = call.redop in RedOp.__members__.values()
         words.append(f"with {RedOp(call.redop).name if known else call.redop}")
@@ -198,8 +199,9 @@ class Run:
                 raise FailedError(
                     Kind.MISMATCH,
                     rank,
-                    f"the ranks disagree: {name(giver)} sends {gives} bytes to {name(taker)}, "
-                    f"which expects {takes}",
+                    f"the ranks disagree: {name(giver)} sends {size_text(gives)} to {name(taker)}, "
+                    f"which expects {size_text(takes)}. What one rank's input_split_sizes say of "
+                    "another, that rank's output_split_sizes must say too",
                 )
 
     def explain(self, one: int, other: int) -> str:

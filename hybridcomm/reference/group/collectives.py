@@ -16,7 +16,7 @@ from torch import Tensor
 from hybridcomm.programs.layout import Collective
 
 from ..numerics import RedOp
-from .choice import choose_algorithm
+from .choice import choose_algorithm, find_program, seconds_of
 from .communicator import Communicator
 from .operation import Collect, CollectiveOperation
 from .sparse import SparseSum
@@ -72,7 +72,7 @@ class Collectives:
         sparse = SparseSum(call.site, tensor, _number(options), self._communicator.identity)
         algorithm = self._choose(Collective.ALL_GATHER, torch.int64, RedOp.SUM)
         return self._submit(
-            call.site.operation,
+            call,
             tensor._nnz() * tensor.itemsize,
             tensor.dtype,
             options.timeout,
@@ -412,9 +412,13 @@ class Collectives:
         expects: Sequence[int] = (),
     ) -> ReferenceWork:
         dtype = elements.dtype
+        algorithm = self._choose(call.collective, dtype, op)
+        channels = self._communicator.shape.channels
+        # Made when it is asked for, so that the caller hears what is wrong with it.
+        find_program(call.collective, algorithm, self._world, self._rank, root, channels)
         collect = Collect(
             call.collective,
-            self._choose(call.collective, dtype, op),
+            algorithm,
             dtype,
             elements.number,
             call.inputs,
@@ -428,13 +432,12 @@ class Collectives:
         size = elements.number * dtype.itemsize if not sends else sum(sends)
         moved = None if call.collective is Collective.BARRIER else dtype
         epilogue = call.operands.copy_back if call.operands.must_copy_back else None
-        return self._submit(
-            call.site.operation, size, moved, timeout, iter((collect,)), results, epilogue
-        )
+        phases = iter((collect,))
+        return self._submit(call, size, moved, timeout, phases, results, epilogue)
 
     def _submit(
         self,
-        name: str,
+        call: _Call,
         size: int,
         dtype: torch.dtype | None,
         timeout: timedelta,
@@ -442,9 +445,8 @@ class Collectives:
         results: Tensors,
         epilogue: Any,
     ) -> ReferenceWork:
-        seconds = timeout.total_seconds()
-        if seconds <= 0:  # not set: the group's
-            seconds = self._communicator.timeout
+        seconds = seconds_of(timeout, self._communicator.timeout)
+        name = call.collective.word  # one for all forms of a collective, as ranks may mix them
         operation = CollectiveOperation(name, size, dtype, seconds, epilogue, phases=phases)
         return ReferenceWork(self._communicator, operation, results).submit()
 

@@ -20,12 +20,12 @@ from .choice import find_program
 from .collective import Board, Run, call_for
 from .engine import engine
 from .errors import FailedError, Failure, Identity, Kind
-from .frames import Call, Cause, Frame, Frames, Limits
+from .frames import Call, Cause, Frame, Frames, Limits, numbered
 from .links import LinkEnds
 from .messages import Messages, Trouble
 from .operation import Collect, CollectiveOperation, MessageOperation, Operation
 from .peers import Peers
-from .rendezvous import Met, Rendezvous, Shape, leave_token
+from .rendezvous import Met, Rendezvous, Shape, announce
 from .story import Story
 
 # What `shutdown` waits for the others to take note, and then for the threads to end.
@@ -72,7 +72,7 @@ class Communicator:
         self._story = Story(identity, self._peers, self._board)
         self._gone = threading.Event()
         if identity.world > 1:
-            leave_token(store, identity.rank)
+            announce(store, identity.rank)
 
     # ---- for callers -----------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Communicator:
         deadlines += [message.deadline for message in self._messages.pending]
         return min(deadlines, default=None)
 
-    def _guarded(self, action: Callable[[], bool | None]) -> bool:
+    def _guarded(self, action: Callable[[], object]) -> bool:
         """Does something of this group; an error in it ends the group and nothing else."""
         try:
             return bool(action())
@@ -208,8 +208,9 @@ class Communicator:
                 self.identity,
                 self.shape,
                 self._store,
-                lambda met: self._told(lambda: self._peers.add(met), met),
-                lambda reason: self._told(lambda: self._no_meeting(reason), None),
+                self._met,
+                lambda rank: self._told(lambda: self._peers.note_left(rank)),
+                lambda reason: self._told(lambda: self._no_meeting(reason)),
             )
         for message in posted:
             self._messages.post(message)
@@ -262,16 +263,25 @@ class Communicator:
 
     # ---- what others say -------------------------------------------------------------------------
 
-    def _told(self, action: Callable[[], None], met: Met | None) -> None:
-        """Does on the engine's thread what the rendezvous has found."""
+    def _told(self, action: Callable[[], None]) -> None:
+        """Does on the engine's thread what the rendezvous has found, if there still is one."""
+        self._engine.post(lambda: self._guarded(action))
 
-        def do() -> None:
-            self._guarded(action)
+    def _met(self, met: Met) -> None:
+        if not self._engine.post(lambda: self._guarded(lambda: self._welcome(met))):
+            met.turn_away(self._last_words())
 
-        if not self._engine.post(do) and met is not None:
-            met.endpoint.close()
-            if met.pidfd is not None:
-                os.close(met.pidfd)
+    def _welcome(self, met: Met) -> None:
+        if self._left:
+            met.turn_away(self._last_words())
+            return
+        self._peers.add(met)
+        if self._cause is not None:
+            self._peers.send(met.rank, self._cause.encode())
+
+    def _last_words(self) -> bytes:
+        """What a rank is told that comes when this one has left."""
+        return numbered(Frames.BYE, 0) if self._cause is None else self._cause.encode()
 
     def _no_meeting(self, reason: FailedError | Cause) -> None:
         if isinstance(reason, Cause):
@@ -307,7 +317,7 @@ class Communicator:
         if now >= late.deadline:
             what, peer = self._story.waiting_for(operation, operation, self._run)
             spent = round(late.timeout * 1000)
-            raise FailedError(Kind.TIMEOUT, peer, f"timed out after {spent} ms waiting for {what}")
+            raise FailedError(Kind.TIMEOUT, peer, f"Timed out after {spent} ms waiting for {what}")
 
     def _gave_up(self, operation: Operation) -> Failure:
         found: list[tuple[str, int | None]] = []
@@ -327,7 +337,7 @@ class Communicator:
         """Fails for the reason that another rank has found first."""
         if self._failure is None and self._cause is None:
             self._cause = cause
-            self._end(self._current(), tell=False)
+            self._end(self._current(), told=True)
 
     def _fail(self, error: FailedError, operation: Operation | None) -> None:
         """Fails for a reason that this rank has found, and tells the others."""
@@ -335,15 +345,15 @@ class Communicator:
             return
         rank = self.identity.rank
         self._cause = Cause(error.kind, error.peer, rank, error.why)
-        self._end(operation, tell=True)
+        self._end(operation, told=False)
 
-    def _end(self, culprit: Operation | None, tell: bool) -> None:
+    def _end(self, culprit: Operation | None, told: bool) -> None:
         cause = self._cause
         assert cause is not None
-        if tell:
-            self._peers.send_all(cause.encode())
-        if self._rendezvous is not None and self._peers.missing:
-            self._rendezvous.stop(cause if tell else None)
+        # Also what another rank has told: whoever hears next that this rank leaves must know why.
+        self._peers.send_all(cause.encode())
+        if self._rendezvous is not None:
+            self._rendezvous.stop(cause, told=told)
         identity = self.identity
         with self._lock:
             pending: list[Operation] = [*self._queue, *self._messages.pending, *self._posted]
@@ -396,8 +406,7 @@ class Communicator:
             self._posted.clear()
         self._messages.forget()
         if self._rendezvous is not None:
-            why = f"{identity.name(identity.rank)} ended or destroyed the group"
-            self._rendezvous.stop(Cause(Kind.PEER_LOST, identity.rank, identity.rank, why))
+            self._rendezvous.stop(self._cause, told=self._cause is not None)
         done = self._phases - (self._run is not None)
         self._peers.leave(done, time.monotonic())
         why = "the group was destroyed on this rank before it was done"

@@ -42,7 +42,7 @@ class Engine:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._clients: list[Client] = []
-        self._requests: deque[Callable[[], None]] = deque()
+        self._requests: deque[Callable[[], object]] = deque()
         self._bell = -1
         self._selector: selectors.BaseSelector = selectors.DefaultSelector()
         self._selector.close()
@@ -74,7 +74,7 @@ class Engine:
             if client in self._clients:
                 self._clients.remove(client)
 
-    def post(self, action: Callable[[], None]) -> bool:
+    def post(self, action: Callable[[], object]) -> bool:
         """Has something done on the thread.
 
         Returns:

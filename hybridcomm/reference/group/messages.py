@@ -1,7 +1,8 @@
 """Sends and receives of one group. Its collectives and they do not wait for each other.
 
-A short message goes at once and waits at the receiver; a long one is offered, and goes when a
-receive asks for it. Matching is MPI's: a receive takes the first message that its source sent with
+A short message goes at once and waits at the receiver; a long one is offered, and goes when its
+receive asks for it, or when its receiver waits for something that may come after it. Matching is
+MPI's: a receive takes the first message that its source sent with
 its tag, and of two receives that a message fits it goes to the one posted first.
 
 A time-out of a receive that no message has met, or of a send that was not asked for, withdraws that
@@ -31,6 +32,8 @@ from .operation import ANY_SOURCE, MessageOperation
 from .peers import Peers
 
 _SHORT_BYTES = 1 << 16
+# Tags or ranks that a sentence lists.
+_MOST_LISTED = 8
 
 
 class Trouble(FailedError):
@@ -104,6 +107,7 @@ class Messages:
         else:
             self._receives.append(message)
             self._match(message)
+            self._take_in_earlier()
 
     def forget(self) -> None:
         """Drops all messages, because the group has ended."""
@@ -178,6 +182,7 @@ class Messages:
                 self._receives.append(arrival.receive)
                 self._receives.sort(key=lambda receive: receive.sequence)
                 self._match(arrival.receive)
+                self._take_in_earlier()
 
     def _hear_offer(self, rank: int, offer: Offer) -> None:
         if (rank, offer.number) in self._arrivals:
@@ -190,6 +195,21 @@ class Messages:
         elif offer.size <= _SHORT_BYTES:
             arrival.memory = memoryview(bytearray(offer.size))
             arrival.apart = True
+        else:
+            self._take_in_earlier()
+
+    def _take_in_earlier(self) -> None:
+        """Asks for messages that nobody wants yet, where a receive waits for one of their sender.
+
+        That sender may be in a blocking send, and send what is waited for only after it.
+        """
+        for (rank, number), arrival in self._arrivals.items():
+            if arrival.memory is not None:
+                continue
+            if any(receive.peer in (rank, ANY_SOURCE) for receive in self._receives):
+                arrival.memory = memoryview(bytearray(arrival.offer.size))
+                arrival.apart = True
+                self._peers.send(rank, numbered(Frames.ACCEPT, number))
 
     def _hear_piece(self, rank: int, number: int, piece: memoryview) -> None:
         arrival = self._arrivals.get((rank, number))
@@ -283,7 +303,7 @@ class Messages:
         peer = message.source if message.begun and not message.sends else message.peer
         blamed = None if peer == ANY_SOURCE else peer
         why = (
-            f"timed out after {round(message.timeout * 1000)} ms waiting for "
+            f"Timed out after {round(message.timeout * 1000)} ms waiting for "
             f"{self.waiting_for(message)}"
         )
         if message.begun:
@@ -299,15 +319,37 @@ class Messages:
 
     def waiting_for(self, message: MessageOperation) -> str:
         """What a message waits for, in words."""
+        name, peer = self._identity.name, message.peer
         part = f"{size_text(message.moved)} of {size_text(message.size_bytes)}"
+        if message.sends and message.begun:
+            return f"{name(peer)} to receive the rest of the message, of which {part} are sent"
         if message.sends:
-            return f"{self._identity.name(message.peer)} to receive it"
+            return f"{name(peer)} to receive it{self._presence_of(peer)}"
         if message.begun:
-            name = self._identity.name(message.source)
-            return f"{name} to send the rest of the message, of which {part} have come"
-        if message.peer == ANY_SOURCE:
-            return "any rank to send"
-        return f"{self._identity.name(message.peer)} to send"
+            source = name(message.source)
+            return f"{source} to send the rest of the message, of which {part} have come"
+        if peer != ANY_SOURCE:
+            return f"{name(peer)} to send{self._what_came_from(peer)}"
+        peers = self._identity.peers
+        words = [f"{name(rank)}{self._what_came_from(rank)}" for rank in peers[:_MOST_LISTED]]
+        more = ["..."] if len(peers) > _MOST_LISTED else []
+        return "; ".join(["any rank to send", *words, *more])
+
+    def _presence_of(self, rank: int) -> str:
+        return "" if self._peers.has_met(rank) else ", which has not joined: it has called nothing"
+
+    def _what_came_from(self, peer: int) -> str:
+        if not self._peers.has_met(peer):
+            return self._presence_of(peer)
+        tags = [
+            str(arrival.offer.tag)
+            for (rank, _), arrival in self._arrivals.items()
+            if rank == peer and arrival.receive is None
+        ]
+        if not tags:
+            return ", which has sent nothing else"
+        listed = tags[:_MOST_LISTED] + (["..."] if len(tags) > _MOST_LISTED else [])
+        return f", which has sent messages with tags {', '.join(listed)}, but none with this one"
 
 
 def _fits(receive: MessageOperation, rank: int, offer: Offer) -> bool:

@@ -102,13 +102,15 @@ class Operation:
     def describe(self, identity: Identity) -> str:
         """What an error's sentence begins with."""
         number = f" #{self.sequence}" if self.sequence else ""
-        data = ""
-        if self.dtype is not None:
-            data = f"{size_text(self.size_bytes)} of {str(self.dtype).removeprefix('torch.')}, "
-        return (
-            f"{self.name}{number} ({data}group '{identity.group}', world size {identity.world}) "
-            f"on {identity.name(identity.rank)}"
-        )
+        group = f"group '{identity.group}', world size {identity.world}"
+        within = ", ".join(filter(None, (self.contents(), group)))
+        return f"{self.name}{number} ({within}) on {identity.name(identity.rank)}"
+
+    def contents(self) -> str:
+        """What it moves, in words; "" if nothing."""
+        if self.dtype is None:
+            return ""
+        return f"{size_text(self.size_bytes)} of {str(self.dtype).removeprefix('torch.')}"
 
     def failed(self, identity: Identity, kind: Kind, peer: int | None, why: str) -> Failure:
         """Why it failed, as the exception will say it."""
@@ -156,3 +158,7 @@ class MessageOperation(Operation):
     source: int = ANY_SOURCE
     moved: int = 0
     begun: bool = False
+
+    def contents(self) -> str:
+        """What it moves, and with which tag."""
+        return f"{super().contents()}, tag {self.tag}"

@@ -13,6 +13,7 @@ from .rendezvous import Met
 
 # How long a rank that leaves waits for others to take the last that it said.
 _LINGER = 2.0
+_LEFT = "ended or destroyed the group"
 
 
 class Peers:
@@ -51,7 +52,7 @@ class Peers:
 
     @property
     def missing(self) -> list[int]:
-        """Ranks that were never connected."""
+        """Ranks that were never connected, and have not left."""
         return [rank for rank in self._identity.peers if rank not in self._met]
 
     @property
@@ -69,21 +70,24 @@ class Peers:
         return sorted(self._connections)
 
     def has_met(self, rank: int) -> bool:
-        """Whether a rank is, or was, connected."""
+        """Whether a rank is, or was, connected, or has left."""
         return rank in self._met
 
     def add(self, met: Met) -> None:
         """Takes a new connection over."""
         connection = Connection(met.endpoint, self._limits, met.pidfd)
-        if self._leaving_until is not None:
-            connection.close()
-            return
         rank = met.rank
         self._met.add(rank)
         self._connections[rank] = connection
         self._watch(rank)
         if met.pidfd is not None:
             self._engine.watch(met.pidfd, selectors.EVENT_READ, self._event(rank, self._died))
+
+    def note_left(self, rank: int) -> None:
+        """Notes that a rank has left before it was ever connected."""
+        self._met.add(rank)
+        self.completed[rank] = 0
+        self.lost[rank] = _LEFT
 
     def send(self, rank: int, *parts: bytes | memoryview) -> None:
         """Sends parts of a frame. To a rank that is gone: nothing."""
@@ -179,7 +183,7 @@ class Peers:
             self._engine.unwatch(connection.pidfd)
         connection.close()
         farewell = rank in self.completed
-        self.lost[rank] = "ended or destroyed the group" if farewell else "died"
+        self.lost[rank] = _LEFT if farewell else "died"
 
     def _finish_leaving(self, rank: int) -> None:
         connection = self._connections[rank]

@@ -19,7 +19,13 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, ErrorType, PrefixStore, Store
 
 from . import monitored
-from .choice import choose_shape
+from .choice import (
+    LONGEST_TIMEOUT,
+    CallPreferences,
+    choose_shape,
+    exchange_call_preferences,
+    seconds_of,
+)
 from .collectives import Collectives
 from .communicator import Communicator
 from .errors import Identity, Kind
@@ -28,7 +34,6 @@ from .tensors import CallSite, Operands
 from .work import CoalescedWork, ReferenceWork
 
 Tensors = Sequence[Tensor]
-_LONGEST_TIMEOUT = timedelta(days=365 * 100)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class ReferenceProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._description = "undefined"
         shape = choose_shape(size, options.channels, options.slots, options.slot_bytes)
         identity = Identity(options.name, rank, size, options.global_ranks)
-        seconds = min(options.timeout, _LONGEST_TIMEOUT).total_seconds()
+        seconds = min(options.timeout, LONGEST_TIMEOUT).total_seconds()
         self._communicator = Communicator(identity, shape, store, seconds)
         self._collectives = Collectives(self._communicator, options.algorithms or {})
         self._batches: dict[int, list[ReferenceWork]] = {}  # by thread
@@ -306,7 +311,7 @@ class ReferenceProcessGroup(_ProcessGroup):  # type: ignore[misc]
             name,
             data.nbytes,
             dtype,
-            self._communicator.timeout,
+            seconds_of(timedelta(0), self._communicator.timeout),
             operands.copy_back if operands.must_copy_back else None,
             sends=sends,
             peer=peer,
@@ -385,9 +390,17 @@ class ReferenceProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """
         if timeout <= timedelta(0):
             raise ValueError(f"timeout must be positive, got {timeout}")
-        self._communicator.timeout = min(timeout, _LONGEST_TIMEOUT).total_seconds()
+        self._communicator.timeout = min(timeout, LONGEST_TIMEOUT).total_seconds()
 
     _set_default_timeout = set_timeout
+
+    @staticmethod
+    def exchange_call_preferences(
+        algorithm: str, deterministic: bool, timeout: timedelta
+    ) -> tuple[str, bool, timedelta]:
+        """Sets what this thread's next calls ask for, and gives back what held before."""
+        before = exchange_call_preferences(CallPreferences(algorithm, deterministic, timeout))
+        return before.algorithm, before.deterministic, before.timeout
 
     def get_error(self) -> ErrorType:
         """Whether the group has failed, and how."""

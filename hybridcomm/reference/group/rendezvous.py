@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from .errors import FailedError, Identity, Kind
-from .frames import HEAD, Cause
+from .frames import HEAD, Cause, Frames, numbered
+from .presence import Presence, leave_presence
 
 _HELLO = struct.Struct("<8sIIIIQ32s")
 _MAGIC = b"hybrid\x00\x01"  # with the version of the protocol
@@ -105,9 +106,25 @@ class Met:
     endpoint: socket.socket
     pidfd: int | None
 
+    def turn_away(self, words: bytes) -> None:
+        """Closes it after a last frame, which fits into a new connection's buffer."""
+        with contextlib.suppress(OSError):
+            self.endpoint.send(words, socket.MSG_NOSIGNAL)
+        self.endpoint.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
 
-def leave_token(store: Store, rank: int) -> None:
-    """Does what belongs to the making of a group: rank 0 leaves the secret that its ranks share."""
+
+def announce(store: Store, rank: int) -> None:
+    """Does what belongs to the making of a group.
+
+    Every rank leaves word of its process, and rank 0 the secret that the ranks share.
+
+    Args:
+        store: The group's store.
+        rank: This rank.
+    """
+    leave_presence(store, rank)
     if rank == 0:
         store.set("token", secrets.token_hex(16))
 
@@ -146,6 +163,7 @@ class Rendezvous:
         shape: What all must have alike.
         store: Where they meet.
         met: Is called for each rank that is connected.
+        absent: Is called for each rank that has left the group before it met this one.
         failed: Is called if there will be no meeting: with this rank's reason, or with the cause
             that another rank has left in the store.
         unix: Whether to listen on an abstract Unix socket.
@@ -158,6 +176,7 @@ class Rendezvous:
         shape: Shape,
         store: Store,
         met: Callable[[Met], None],
+        absent: Callable[[int], None],
         failed: Callable[[FailedError | Cause], None],
         *,
         unix: bool = True,
@@ -167,23 +186,33 @@ class Rendezvous:
         self._shape = shape
         self._store = store
         self._met = met
+        self._absent = absent
         self._failed = failed
         self._unix = unix
         self._address = address
         self._missing = set(identity.peers)
+        self._presences = [Presence(rank) for rank in range(identity.world)]
+        self._leaving: set[int] = set()  # have left the group, but may have greeted before
         self._token = b""
         self._selector = selectors.DefaultSelector()
         self._listening: list[socket.socket] = []
         self._pending: dict[socket.socket, _Handshake] = {}
         self._stopping = threading.Event()
-        self._farewell: Cause | None = None
+        self._cause: Cause | None = None
+        self._told = False
         self._thread = threading.Thread(target=self._run, name="hybridcomm-meet", daemon=True)
         self._thread.start()
 
-    def stop(self, farewell: Cause | None = None) -> None:
-        """Ends it soon, and leaves in the store why the others need not come."""
-        self._farewell = farewell
-        self._stopping.set()
+    def stop(self, cause: Cause | None, told: bool = False) -> None:
+        """Ends it soon, and leaves in the store why the others need not come.
+
+        Args:
+            cause: Why the group has failed; None: this rank leaves it.
+            told: Whether another rank has left the cause in the store.
+        """
+        if not self._stopping.is_set():
+            self._cause, self._told = cause, told
+            self._stopping.set()
 
     def join(self, seconds: float) -> None:
         """Waits for its end."""
@@ -193,33 +222,47 @@ class Rendezvous:
 
     def _run(self) -> None:
         try:
-            told = self._meet()
-            if told is not None:
-                self._failed(told)
-            elif self._farewell is not None and self._missing:
-                self._store.set(self._key("failure"), self._farewell.encode().hex())
+            if not self._meet():
+                self._say_why()
         except FailedError as error:
-            cause = Cause(error.kind, error.peer, self._identity.rank, error.why)
+            self._cause = Cause(error.kind, error.peer, self._identity.rank, error.why)
             with contextlib.suppress(Exception):  # what went wrong first is what must be heard
-                self._store.set(self._key("failure"), cause.encode().hex())
+                self._say_why()
             self._failed(error)
         except Exception as error:
             if not self._stopping.is_set():
                 why = f"the ranks cannot meet in the store: {error}"
                 self._failed(FailedError(Kind.SYSTEM, None, why))
         finally:
-            for endpoint in (*self._pending, *self._listening):
+            for handshake in tuple(self._pending.values()):
+                self._break_off(handshake)
+            for endpoint in self._listening:
                 endpoint.close()
             self._selector.close()
+
+    def _say_why(self) -> None:
+        """Leaves in the store why the others need not come; of causes, the first one stays."""
+        if self._cause is None:
+            self._store.set(self._key(f"left{self._identity.rank}"), "")
+        elif not self._told:
+            self._store.compare_set(self._key("failure"), "", self._cause.encode().hex())
+
+    def _break_off(self, handshake: _Handshake) -> None:
+        """Ends a handshake; a rank that has believed it already is told why."""
+        if handshake.to is not None:
+            words = numbered(Frames.BYE, 0) if self._cause is None else self._cause.encode()
+            with contextlib.suppress(OSError):
+                handshake.endpoint.send(words, socket.MSG_NOSIGNAL)
+        handshake.endpoint.close()
 
     def _key(self, name: str) -> str:
         # Of this making of the group: an earlier one may have left its own in the same store.
         return f"{name}/{self._token.decode()}"
 
-    def _meet(self) -> Cause | None:
-        """Connects to all; returns early if stopped, or with the cause that another rank left."""
+    def _meet(self) -> bool:
+        """Connects to all, or hears why there is no need to; False if stopped before."""
         if not self._await_token():
-            return None
+            return True  # nobody can look for what this rank might say
         card = self._listen()
         self._store.set(self._key(f"card{self._identity.rank}"), card.encode())
         pause, longest = _POLL
@@ -231,12 +274,30 @@ class Rendezvous:
                 if began > handshake.deadline:
                     self._drop(handshake)
             if self._store.check([self._key("failure")]):
-                return self._read_farewell()
+                self._cause = self._read_failure()
+                self._failed(self._cause)
+                return True
             self._reach_lower_ranks()
+            self._look_after_missing()
             pause = min(pause * 1.3, longest)
-        return None
+        return not self._missing
 
-    def _read_farewell(self) -> Cause:
+    def _look_after_missing(self) -> None:
+        for rank in sorted(self._missing):
+            if rank in self._leaving:
+                # What it had said before it left has been read meanwhile.
+                self._missing.discard(rank)
+                self._absent(rank)
+            elif self._store.check([self._key(f"left{rank}")]):
+                self._leaving.add(rank)
+            elif self._presences[rank].died(self._store):
+                raise FailedError(
+                    Kind.PEER_LOST,
+                    rank,
+                    f"{self._identity.name(rank)} died before it joined the group",
+                )
+
+    def _read_failure(self) -> Cause:
         frame = bytes.fromhex(self._store.get(self._key("failure")).decode())
         return Cause.decode(bytearray(frame[HEAD.size :]), self._identity.world)
 

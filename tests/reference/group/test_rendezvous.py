@@ -20,7 +20,7 @@ from hybridcomm.reference.group.rendezvous import (
     Met,
     Rendezvous,
     Shape,
-    leave_token,
+    announce,
     outward_address,
 )
 
@@ -38,16 +38,18 @@ class _Rank:
     unix: bool = True
     address: str | None = ""
     met: dict[int, Met] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
     told: list[FailedError | Cause] = field(default_factory=list)
     changed: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> _Rank:
-        leave_token(self.store, self.rank)
+        announce(self.store, self.rank)
         self.meeting = Rendezvous(
             Identity("test", self.rank, self.world),
             self.shape,
             self.store,
             self._met,
+            self.gone.add,
             self._failed,
             unix=self.unix,
             address=self.address,
@@ -69,7 +71,7 @@ class _Rank:
             self.changed.clear()
 
     def close(self) -> None:
-        self.meeting.stop()
+        self.meeting.stop(None)
         self.meeting.join(10)
         for met in self.met.values():
             met.endpoint.close()
@@ -145,7 +147,7 @@ def test_what_one_rank_said_is_of_no_use_to_another(started: list[_Rank]) -> Non
     store = HashStore()
     ranks = [_Rank(rank, 3, store) for rank in range(3)]
     started.append(ranks[1].start())
-    leave_token(store, 0)
+    announce(store, 0)
     # Rank 0 is a stranger that knows nothing but where rank 1 looks for it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         name = f"hybridcomm-test-{os.getpid()}"
@@ -188,7 +190,7 @@ def test_ranks_set_up_differently_are_told_both_set_ups(started: list[_Rank]) ->
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"unix": 1, "address": "", "port": 0}', "\0"])
 def test_a_card_that_is_none_is_an_error_and_no_crash(started: list[_Rank], text: str) -> None:
     store = HashStore()
-    leave_token(store, 0)
+    announce(store, 0)
     rank = _Rank(1, 2, store)
     started.append(rank.start())
     store.set(f"card0/{store.get('token').decode()}", text)
