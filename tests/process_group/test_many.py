@@ -114,6 +114,7 @@ def _come_and_go(times: int, idle: int) -> tuple[Footprint, Footprint]:
         dist.destroy_process_group(group)
         del group
         if number == times // 10:
+            time.sleep(_REST)
             early = footprint()
     assert early is not None
     late = settled_footprint(early)
@@ -127,8 +128,9 @@ def test_two_hundred_groups_with_messages_leave_nothing(ours: RankPool) -> None:
         assert late.descriptors == early.descriptors
         assert late.threads == early.threads
         assert late.shared_bytes == early.shared_bytes
-        # Python's own allocator takes memory by the MiB.
-        assert late.virtual_bytes - early.virtual_bytes < 2 << 20
+        # The reference maps nothing itself, but its threads have malloc reserve address space.
+        if ours.implementation == "compiled":
+            assert late.virtual_bytes - early.virtual_bytes < 1 << 20
 
 
 def _all_at_once(times: int) -> tuple[Footprint, Footprint, Footprint, Footprint]:
@@ -154,7 +156,9 @@ def _all_at_once(times: int) -> tuple[Footprint, Footprint, Footprint, Footprint
         dist.destroy_process_group(group)
     groups.clear()
     del group
-    return before, idle, used, settled_footprint(before)
+    after = settled_footprint(before)
+    dist.barrier()  # the other rank ends what WORLD holds when it is through
+    return before, idle, used, after
 
 
 def test_two_hundred_groups_at_once(ours: RankPool) -> None:
