@@ -131,11 +131,10 @@ class Story:
 
     def _first_to_differ(self, cause: Cause, call: Call | None) -> int | None:
         """A rank whose call is another than this one's."""
-        blamed = cause.reporter if cause.blamed == self._identity.rank else cause.blamed
-        if call is None:
-            return blamed
-        for rank in self._identity.peers:
-            theirs = self._board.of(rank)
-            if theirs is not None and not call.agrees(theirs):
+        theirs = {rank: self._board.of(rank) for rank in self._identity.peers}
+        for rank, other in theirs.items():
+            if call is not None and other is not None and not call.agrees(other):
                 return rank
-        return blamed
+        # Of the two that differ, the one that this rank has heard nothing of yet.
+        two = [rank for rank in (cause.blamed, cause.reporter) if rank in theirs]
+        return next((rank for rank in two if rank is not None and theirs[rank] is None), two[0])
