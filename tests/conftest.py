@@ -19,8 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--implementation",
         choices=("compiled", "reference", "both"),
-        help="which implementation of hybridcomm the process-group tests run; without it, the "
-        "compiled one, and both where a test is marked so",
+        help="which implementation of hybridcomm the process-group tests run; without it both, "
+        "but for tests marked compiled_alone",
     )
     parser.addoption(
         "--strength",
@@ -38,14 +38,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     asked = metafunc.config.getoption("--implementation")
     if asked is None:
-        marked = metafunc.definition.get_closest_marker("both_implementations")
-        asked = (
-            "both" if marked and metafunc.config.getoption("--backend") == "hybridcomm" else None
+        alone = "compiled" in metafunc.fixturenames or metafunc.definition.get_closest_marker(
+            "compiled_alone"
         )
-    if asked == "both":
-        metafunc.parametrize("pool", ["compiled", "reference"], indirect=True, scope="session")
-    elif asked is not None:
-        metafunc.parametrize("pool", [asked], indirect=True, scope="session")
+        asked = "compiled" if alone or metafunc.config.getoption("--backend") == "gloo" else "both"
+    both = asked == "both"
+    implementations = ["compiled", "reference"] if both else [asked]
+    metafunc.parametrize("pool", implementations, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,10 @@ def _explain(wrong: Wrong, setting: Setting) -> str:
     )
 
 
+# What runs through the slower implementation: the first of so many cases.
+_REFERENCE_STEP = 16
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("world", WORLDS)
 def test_equal_to_the_reference(
@@ -132,6 +136,8 @@ def test_equal_to_the_reference(
     calls = list(thinned(every, world, strength)) if strength else every
     if pool.backend == "gloo":
         calls = [(setting, case) for setting, case in calls if for_gloo(case)]
+    if pool.implementation == "reference":
+        calls = calls[::_REFERENCE_STEP]
     case_count[0] += len(calls)
     case_count[1] += len(every)
     wrong = []
