@@ -25,7 +25,7 @@ from .links import LinkEnds
 from .messages import Messages, Trouble
 from .operation import Collect, CollectiveOperation, MessageOperation, Operation
 from .peers import Peers
-from .rendezvous import Met, Rendezvous, Shape, announce
+from .rendezvous import Making, Met, Rendezvous, Shape, announce
 from .story import Story
 
 # What `shutdown` waits for the others to take note, and then for the threads to end.
@@ -46,7 +46,6 @@ class Communicator:
         self.identity = identity
         self.shape = shape
         self.timeout = timeout
-        self._store = store
         self._pid = os.getpid()
         self._engine = engine()
         self._lock = threading.Lock()  # guards the next five
@@ -71,8 +70,8 @@ class Communicator:
         self._phases = 0  # collectives begun, counted alike on all ranks
         self._story = Story(identity, self._peers, self._board)
         self._gone = threading.Event()
-        if identity.world > 1:
-            announce(store, identity.rank)
+        # Until the group is left; see shutdown.
+        self._making: Making | None = announce(store, identity.rank) if identity.world > 1 else None
 
     # ---- for callers -----------------------------------------------------------------------------
 
@@ -161,6 +160,9 @@ class Communicator:
             if self._rendezvous is not None:
                 self._rendezvous.join(1.0)
             self._engine.join()
+            # This object and its parts know each other, so it lives until Python looks for cycles;
+            # a store may hold sockets, or even be the server.
+            self._making = self._rendezvous = None
 
     # ---- going on --------------------------------------------------------------------------------
 
@@ -203,11 +205,17 @@ class Communicator:
         with self._lock:
             posted = tuple(self._posted)
             self._posted.clear()
-        if (posted or self._queue) and self._rendezvous is None and self._peers.missing:
+        if (
+            not self._left
+            and (posted or self._queue)
+            and self._peers.missing
+            and not self._rendezvous
+            and self._making
+        ):
             self._rendezvous = Rendezvous(
                 self.identity,
                 self.shape,
-                self._store,
+                self._making,
                 self._met,
                 lambda rank: self._told(lambda: self._peers.note_left(rank)),
                 lambda reason: self._told(lambda: self._no_meeting(reason)),

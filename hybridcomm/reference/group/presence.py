@@ -40,15 +40,39 @@ def _started(pid: int) -> str:
     return "" if ended else fields[19]
 
 
-def leave_presence(store: Store, rank: int) -> None:
+def _read(text: bytes) -> tuple[int, str, int, str]:
+    """Process number, start, making and place of what a rank has left; (0, "", 0, "") if none."""
+    pid, _, rest = text.decode(errors="replace").partition(" ")
+    started, _, rest = rest.partition(" ")
+    making, _, where = rest.partition(" ")
+    if not pid.isdecimal() or not making.isdecimal():
+        return 0, "", 0, ""
+    return int(pid), started, int(making), where
+
+
+def leave_presence(store: Store, rank: int) -> int:
     """Says where this process runs, and which it is.
+
+    A group may be made anew under the same name in the same store, while some ranks still use the
+    one before, or have not begun to. So makings are numbered, and their ranks meet by that number:
+    making a group is collective, so all ranks count alike. A process that replaces one which died
+    goes on in that one's place.
 
     Args:
         store: The group's store.
         rank: This rank.
+
+    Returns:
+        How many times this rank has made the group, this time included.
     """
+    making = 1
+    if store.check([_key(rank)]):
+        pid, started, before, where = _read(store.get(_key(rank)))
+        lives = where == _here() != "unknown" and _started(pid) == started != ""
+        making = max(1, before + lives)
     pid = os.getpid()
-    store.set(_key(rank), f"{pid} {_started(pid)} {_here()}")
+    store.set(_key(rank), f"{pid} {_started(pid)} {making} {_here()}")
+    return making
 
 
 class Presence:
@@ -77,9 +101,8 @@ class Presence:
         text = store.get(_key(self._rank))
         if text != self._text:
             self._text, self._missed_at = text, None
-        pid, started, *where = text.decode(errors="replace").split(" ")
-        on_this_host = " ".join(where) == _here() != "unknown"
-        if not on_this_host or not pid.isdecimal() or _started(int(pid)) == started:
+        pid, started, _, where = _read(text)
+        if where != _here() or where == "unknown" or _started(pid) == started:
             self._missed_at = None
             return False
         now = time.monotonic()

@@ -115,7 +115,27 @@ class Met:
             os.close(self.pidfd)
 
 
-def announce(store: Store, rank: int) -> None:
+@dataclass(frozen=True)
+class Making:
+    """One making of a group; another under the same name and in the same store is another group.
+
+    Attributes:
+        store: The group's store.
+        number: How many times the group has been made, alike on all ranks.
+        token: The secret that its ranks share, if this rank has chosen it.
+    """
+
+    store: Store
+    number: int
+    token: bytes | None
+
+    @property
+    def token_key(self) -> str:
+        """Where the token lies."""
+        return f"token{self.number}"
+
+
+def announce(store: Store, rank: int) -> Making:
     """Does what belongs to the making of a group.
 
     Every rank leaves word of its process, and rank 0 the secret that the ranks share.
@@ -123,10 +143,15 @@ def announce(store: Store, rank: int) -> None:
     Args:
         store: The group's store.
         rank: This rank.
+
+    Returns:
+        What the ranks meet by.
     """
-    leave_presence(store, rank)
-    if rank == 0:
-        store.set("token", secrets.token_hex(16))
+    number = leave_presence(store, rank)
+    making = Making(store, number, secrets.token_hex(16).encode() if rank == 0 else None)
+    if making.token is not None:
+        store.set(making.token_key, making.token.decode())
+    return making
 
 
 def outward_address(store: Store) -> str:
@@ -161,7 +186,7 @@ class Rendezvous:
     Args:
         identity: Who this is.
         shape: What all must have alike.
-        store: Where they meet.
+        making: What they meet by.
         met: Is called for each rank that is connected.
         absent: Is called for each rank that has left the group before it met this one.
         failed: Is called if there will be no meeting: with this rank's reason, or with the cause
@@ -174,7 +199,7 @@ class Rendezvous:
         self,
         identity: Identity,
         shape: Shape,
-        store: Store,
+        making: Making,
         met: Callable[[Met], None],
         absent: Callable[[int], None],
         failed: Callable[[FailedError | Cause], None],
@@ -184,7 +209,8 @@ class Rendezvous:
     ) -> None:
         self._identity = identity
         self._shape = shape
-        self._store = store
+        self._making = making
+        self._store = making.store
         self._met = met
         self._absent = absent
         self._failed = failed
@@ -256,7 +282,7 @@ class Rendezvous:
         handshake.endpoint.close()
 
     def _key(self, name: str) -> str:
-        # Of this making of the group: an earlier one may have left its own in the same store.
+        # Of this making of the group: other ones leave theirs in the same store.
         return f"{name}/{self._token.decode()}"
 
     def _meet(self) -> bool:
@@ -302,12 +328,15 @@ class Rendezvous:
         return Cause.decode(bytearray(frame[HEAD.size :]), self._identity.world)
 
     def _await_token(self) -> bool:
+        if self._making.token is not None:
+            self._token = self._making.token
+            return True
         pause, longest = _POLL
-        while not self._store.check(["token"]):
+        while not self._store.check([self._making.token_key]):
             if self._stopping.wait(pause):
                 return False
             pause = min(pause * 1.3, longest)
-        self._token = self._store.get("token")
+        self._token = self._store.get(self._making.token_key)
         return True
 
     def _listen(self) -> Card:

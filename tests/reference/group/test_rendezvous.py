@@ -43,11 +43,11 @@ class _Rank:
     changed: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> _Rank:
-        announce(self.store, self.rank)
+        self.making = announce(self.store, self.rank)
         self.meeting = Rendezvous(
             Identity("test", self.rank, self.world),
             self.shape,
-            self.store,
+            self.making,
             self._met,
             self.gone.add,
             self._failed,
@@ -80,7 +80,7 @@ class _Rank:
 
     def listener(self) -> str:
         """Name of its abstract Unix socket, once it is in the store."""
-        token = self.store.get("token").decode()
+        token = self.store.get(self.making.token_key).decode()
         card = Card.decode(self.store.get(f"card{self.rank}/{token}"))
         return "\0" + card.unix
 
@@ -121,6 +121,29 @@ def test_each_rank_meets_each(started: list[_Rank], world: int, unix: bool, addr
     _all_met(ranks)
 
 
+def test_a_group_made_again_is_another_group(started: list[_Rank]) -> None:
+    """Whatever the order: each making's ranks meet each other, and no other making's."""
+    store = HashStore()
+    makings = [[_Rank(rank, 3, store) for rank in range(3)] for _ in range(3)]
+    # Ranks 1 and 2 come to the second and third before rank 0 has begun those.
+    for rank in (makings[0][0], *(making[number] for number in (2, 1) for making in makings)):
+        started.append(rank.start())
+    for making in makings[1:]:
+        started.append(making[0].start())
+    for ranks in makings:
+        _all_met(ranks)
+    assert len({making[0].making.token for making in makings}) == 3
+
+
+def test_a_process_that_replaces_a_dead_one_takes_its_place() -> None:
+    store = HashStore()
+    assert [announce(store, 1).number for _ in range(2)] == [1, 2]
+    pid, _, place = store.get("presence1").decode().partition(" ")
+    store.set("presence1", f"{pid} 1{place}")  # started at another time: that one is gone
+    assert announce(store, 1).number == 2
+    assert announce(store, 1).number == 3
+
+
 def test_strangers_are_sent_away_and_the_ranks_meet(started: list[_Rank]) -> None:
     """Some say nothing, some say too little, some lie; none gets an answer."""
     store = HashStore()
@@ -147,14 +170,15 @@ def test_what_one_rank_said_is_of_no_use_to_another(started: list[_Rank]) -> Non
     store = HashStore()
     ranks = [_Rank(rank, 3, store) for rank in range(3)]
     started.append(ranks[1].start())
-    announce(store, 0)
+    token = announce(store, 0).token
+    assert token is not None
     # Rank 0 is a stranger that knows nothing but where rank 1 looks for it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         name = f"hybridcomm-test-{os.getpid()}"
         listener.bind("\0" + name)
         listener.listen()
         listener.settimeout(10)
-        store.set(f"card0/{store.get('token').decode()}", Card(name, "", 0).encode())
+        store.set(f"card0/{token.decode()}", Card(name, "", 0).encode())
         victim, _ = listener.accept()
         victim.settimeout(10)
         greeting = victim.recv(1000)
@@ -190,10 +214,11 @@ def test_ranks_set_up_differently_are_told_both_set_ups(started: list[_Rank]) ->
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"unix": 1, "address": "", "port": 0}', "\0"])
 def test_a_card_that_is_none_is_an_error_and_no_crash(started: list[_Rank], text: str) -> None:
     store = HashStore()
-    announce(store, 0)
+    token = announce(store, 0).token
+    assert token is not None
     rank = _Rank(1, 2, store)
     started.append(rank.start())
-    store.set(f"card0/{store.get('token').decode()}", text)
+    store.set(f"card0/{token.decode()}", text)
     rank.wait(1)
     [told] = rank.told
     assert isinstance(told, FailedError)
