@@ -73,6 +73,8 @@ def test_the_exit_status_of_a_program_is_kept(ours: RankPool, how: str) -> None:
 
 
 def _interrupted(asynchronously: bool) -> tuple[bool, Caught]:
+    # What a shell runs in the background ignores this signal, and so does all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     dist.barrier()
     interrupted = False
     if dist.get_rank() == 0:
