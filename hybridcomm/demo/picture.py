@@ -10,8 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from hybridcomm.benchmark.text import bytes_text, seconds_text
+
 from .results import Results, Run
-from .text import bytes_text, seconds_text
 
 # Okabe and Ito's palette, told apart by colour-blind readers; line style and marker differ too, so
 # that nothing is lost in grey.

@@ -1,0 +1,1 @@
+"""How each kind of peer is called: one module each, with `make(...)` for `rank.main`."""
