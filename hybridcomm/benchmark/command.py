@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-e", "--max-bytes", type=_size, default=64 << 20, metavar="SIZE", help="(64M)"
     )
     parser.add_argument(
-        "-f", "--step-factor", type=_factor, default=8, metavar="N", help="from size to size (8)"
+        "-f", "--step-factor", type=_whole(2), default=8, metavar="N", help="from size to size (8)"
     )
     parser.add_argument(
         "--sizes",
@@ -89,7 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(REDUCTIONS)} (sum)",
     )
     parser.add_argument(
-        "--ranks", type=_list_of(_ranks), default=(2,), metavar="N,...", help="world sizes (2)"
+        "--ranks",
+        type=_list_of(_whole(2, _LARGEST_WORLD)),
+        default=(2,),
+        metavar="N,...",
+        help="world sizes (2)",
     )
     parser.add_argument(
         "--form",
@@ -99,14 +103,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pairs",
-        type=_positive,
+        type=_whole(1),
         default=sampling.pairs,
         metavar="N",
         help=f"samples of each peer ({sampling.pairs})",
     )
     parser.add_argument(
         "--sample-ms",
-        type=_positive,
+        type=_whole(1),
         default=round(sampling.seconds * 1e3),
         metavar="N",
         help=f"about how long a sample takes ({round(sampling.seconds * 1e3)})",
@@ -254,22 +258,16 @@ def _size(text: str) -> int:
     return size
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    return int(text)
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    upto = "on" if most is None else f"to {most}"
+    where = f"from {least} {upto}"
 
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number {where}")
+        return int(text)
 
-def _factor(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 2 on")
-    return int(text)
-
-
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= _LARGEST_WORLD:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 2 to {_LARGEST_WORLD}")
-    return int(text)
+    return parse
 
 
 def _peer(text: str) -> Peer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,18 +12,9 @@ from matplotlib.ticker import FuncFormatter
 from .cases import Case
 from .measure import Row
 from .results import Results
+from .styles import STYLES
 from .text import bytes_text, seconds_text
 
-# Okabe and Ito's palette, told apart by colour-blind readers; line style and marker differ too, so
-# that nothing is lost in grey.
-_STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
-    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
-    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
-    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
-    {"color": "#E69F00", "linestyle": "-", "marker": "v"},
-    {"color": "#56B4E9", "linestyle": "--", "marker": "P"},
-)
 _BOUND = {"color": "#777777", "linestyle": (0, (1, 1)), "marker": ""}
 
 
@@ -65,7 +55,7 @@ def _draw_line(time: Axes, bandwidth: Axes, ratio: Axes, rows: list[Row], peers:
         done = [row for row in rows if row.peers[peer].samples]
         sizes = [row.case.size for row in done]
         seconds = [row.peers[peer].seconds for row in done]
-        style = _BOUND if peer.startswith("bound") else _STYLES[order % len(_STYLES)]
+        style = _BOUND if peer.startswith("bound") else STYLES[order % len(STYLES)]
         time.plot(sizes, [times.median for times in seconds], label=peer, **style)
         time.fill_between(
             sizes,

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from hybridcomm.benchmark.styles import STYLES
 from hybridcomm.benchmark.text import bytes_text, seconds_text
 
 from .results import Results, Run
 
-# Okabe and Ito's palette, told apart by colour-blind readers; line style and marker differ too, so
-# that nothing is lost in grey.
-_STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
-    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
-    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
-    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
-)
 # Equal curves lie on each other: the first is drawn broad, the next ones narrow on top of it.
 _WIDTHS = (4.0, 1.6, 1.6, 1.6)
 
@@ -66,7 +58,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _curve(axes: Axes, run: Run, order: int, x: list[float]) -> None:
-    style = _STYLES[order % len(_STYLES)]
+    style = STYLES[order % len(STYLES)]
     width = _WIDTHS[order % len(_WIDTHS)]
     losses = [report.loss for report in run.validations]
     axes.plot(x, losses, label=run.backend, linewidth=width, markersize=width + 2, **style)
@@ -77,7 +69,7 @@ def _all_reduce(axes: Axes, results: Results) -> None:
     backends = list(rows[0].samples)
     sizes = [row.size for row in rows]
     for order, backend in enumerate(backends):
-        style = _STYLES[order % len(_STYLES)]
+        style = STYLES[order % len(STYLES)]
         medians = [row.seconds(backend) for row in rows]
         axes.plot(sizes, medians, label=backend, linewidth=1.6, markersize=5, **style)
     for backend in backends[1:2]:
