@@ -49,7 +49,9 @@ Pace::Pace(uint32_t world) : world_(world), requests_(world) {
   make(reports_);
 }
 
-Pace::~Pace() {
+Pace::~Pace() { close_all(); }
+
+void Pace::close_all() {
   for (Pipe& request : requests_) {
     close_end(request.reads);
     close_end(request.writes);
@@ -108,29 +110,31 @@ void Pace::sample(uint32_t rank, const std::function<void()>& call) {
 
 int pace_mode(const Options& options) {
   Pace pace(options.shape.world);
-  return on_every_rank(options, [&](uint32_t rank, Communicator& communicator) {
-           const std::vector<NamedProgram> programs = load_programs(options.programs, rank);
-           Workload workload(options, rank, options.shape.world);
-           const std::string wrong = workload.run(communicator, programs.front(), 0);
-           if (!wrong.empty()) {
-             std::cerr << "wrong: " + wrong + "\n";
-             return 1;
-           }
-           pace.sample(rank, [&] { workload.time(communicator, programs.front()); });
-           return 0;
-         }) != 0;
+  const auto body = [&](uint32_t rank, Communicator& communicator) {
+    const std::vector<NamedProgram> programs = load_programs(options.programs, rank);
+    Workload workload(options, rank, options.shape.world);
+    const std::string wrong = workload.run(communicator, programs.front(), 0);
+    if (!wrong.empty()) {
+      std::cerr << "wrong: " + wrong + "\n";
+      return 1;
+    }
+    pace.sample(rank, [&] { workload.time(communicator, programs.front()); });
+    return 0;
+  };
+  return on_every_rank(options, body, [&] { pace.close_all(); }) != 0;
 }
 
 int copy_mode(const Options& options) {
   const CopyKind kind = options.nontemporal ? CopyKind::kNonTemporal : CopyKind::kPlain;
   Pace pace(options.shape.world);
-  return on_every_process(options.shape.world, [&](uint32_t rank) {
-           // Written once, so that every page is there.
-           std::vector<std::byte> from(options.count, std::byte{1});
-           std::vector<std::byte> to(options.count, std::byte{0});
-           pace.sample(rank, [&] { copy_bytes(kind, to.data(), from.data(), options.count); });
-           return std::equal(from.begin(), from.end(), to.begin()) ? 0 : 1;
-         }) != 0;
+  const auto body = [&](uint32_t rank) {
+    // Written once, so that every page is there.
+    std::vector<std::byte> from(options.count, std::byte{1});
+    std::vector<std::byte> to(options.count, std::byte{0});
+    pace.sample(rank, [&] { copy_bytes(kind, to.data(), from.data(), options.count); });
+    return std::equal(from.begin(), from.end(), to.begin()) ? 0 : 1;
+  };
+  return on_every_process(options.shape.world, body, [&] { pace.close_all(); }) != 0;
 }
 
 }  // namespace hybridcomm::driver

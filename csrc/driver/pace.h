@@ -13,7 +13,8 @@
 namespace hybridcomm::driver {
 
 // Made before the ranks are forked, and used by each of them. Each closes the ends that are not
-// its own, so that the end of rank 0 is the end of the others.
+// its own, and the process that forked them all ends, so that the end of rank 0 is the end of the
+// others.
 class Pace {
  public:
   explicit Pace(uint32_t world);
@@ -24,6 +25,8 @@ class Pace {
   // Samples until there is nothing more to do. `call` also runs once before each sample, so that no
   // rank begins much earlier than another.
   void sample(uint32_t rank, const std::function<void()>& call);
+
+  void close_all();
 
  private:
   struct Pipe {

@@ -82,11 +82,13 @@ std::shared_ptr<Communicator> join_group(const Options& options, uint32_t rank, 
   return Communicator::create(group, std::make_shared<SharedStore>(table));
 }
 
-int on_every_process(uint32_t world, const std::function<int(uint32_t)>& body) {
+int on_every_process(uint32_t world, const std::function<int(uint32_t)>& body,
+                     const std::function<void()>& started) {
   std::vector<pid_t> children;
   for (uint32_t rank = 0; rank < world; ++rank) {
     children.push_back(start_process([&] { return body(rank); }));
   }
+  if (started) started();
   int failures = 0;
   for (const pid_t child : children) {
     int status = 0;
@@ -96,13 +98,15 @@ int on_every_process(uint32_t world, const std::function<int(uint32_t)>& body) {
   return failures;
 }
 
-int on_every_rank(const Options& options, const std::function<int(uint32_t, Communicator&)>& body) {
+int on_every_rank(const Options& options, const std::function<int(uint32_t, Communicator&)>& body,
+                  const std::function<void()>& started) {
   if (options.threads) return on_threads(options, body);
   const SharedMemory<SharedTable> table;
-  return on_every_process(options.shape.world, [&](uint32_t rank) {
+  const auto join_and_run = [&](uint32_t rank) {
     const auto communicator = join_group(options, rank, options.shape.world, *table, nullptr);
     return body(rank, *communicator);
-  });
+  };
+  return on_every_process(options.shape.world, join_and_run, started);
 }
 
 }  // namespace hybridcomm::driver

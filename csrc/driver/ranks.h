@@ -43,10 +43,13 @@ std::shared_ptr<Communicator> join_group(const Options& options, uint32_t rank, 
 
 inline constexpr uint32_t kMaxRanks = 256;
 
-// Runs `body(rank)` in a process for every rank and returns the sum of what they return.
-int on_every_process(uint32_t world, const std::function<int(uint32_t)>& body);
+// Runs `body(rank)` in a process for every rank and returns the sum of what they return. `started`
+// is run in this process when all of them are there.
+int on_every_process(uint32_t world, const std::function<int(uint32_t)>& body,
+                     const std::function<void()>& started = {});
 
 // Runs `body(rank, communicator)` on every rank and returns the sum of what the ranks return.
-int on_every_rank(const Options& options, const std::function<int(uint32_t, Communicator&)>& body);
+int on_every_rank(const Options& options, const std::function<int(uint32_t, Communicator&)>& body,
+                  const std::function<void()>& started = {});
 
 }  // namespace hybridcomm::driver
